@@ -1,0 +1,1 @@
+"""What travels: spaces, chunks, messages, policy records, and the log they travel in."""
