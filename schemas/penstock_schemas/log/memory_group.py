@@ -1,0 +1,154 @@
+"""Consumer groups of the log in memory."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, field
+from enum import Enum, auto
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from penstock_schemas.log.base import GroupListener, Record
+    from penstock_schemas.log.memory import MemoryLog
+
+
+@dataclass(slots=True)
+class Group:
+    """Who is in a group, and who holds what; guarded by the log's condition.
+
+    A partition is in `owners` from before its owner is told `assigned` until after it was told `revoked`, so
+    it is never held twice.
+    """
+
+    members: list[MemoryGroupReader] = field(default_factory=list)
+    owners: dict[int, MemoryGroupReader] = field(default_factory=dict)
+    reported: dict[int, int] = field(default_factory=dict)
+
+    def share(self, member: MemoryGroupReader, partitions: int) -> range:
+        """Return the partitions that are meant for `member`: contiguous ranges, in the order of joining."""
+        index = self.members.index(member)
+        each, extra = divmod(partitions, len(self.members))
+        first = index * each + min(index, extra)
+        return range(first, first + each + (index < extra))
+
+
+class _Move(Enum):
+    LOSE = auto()
+    REVOKE = auto()
+    ASSIGN = auto()
+
+
+class MemoryGroupReader:
+    """A member of a consumer group; joins with its first poll, and again with the first after an eviction.
+
+    Its listener is called in the polling thread. Once the listener has raised, every poll raises that error
+    again: close the member and join anew.
+    """
+
+    def __init__(self, log: MemoryLog, topic: str, group: Group, listener: GroupListener) -> None:
+        self._log = log
+        self._topic = topic
+        self._group = group
+        self._listener = listener
+        self._positions: dict[tuple[str, int], int] = {}
+        self._failure: Exception | None = None
+
+    def poll(self, timeout: float, max_records: int = 500) -> Sequence[Record]:
+        """Settle the group's changes, then wait up to `timeout` seconds for records of what this member holds."""
+        if self._failure is not None:
+            raise self._failure
+        deadline = time.monotonic() + timeout
+        with self._log.changed:
+            while True:
+                while (move := self._next_move()) is not None:
+                    self._make(*move)
+                if records := self._log.take(self._positions, max_records):
+                    return records
+                left = deadline - time.monotonic()
+                if left <= 0:
+                    return records
+                self._log.changed.wait(left)
+
+    def seek(self, partition: int, offset: int) -> None:
+        """Read a partition that this member holds from `offset` on."""
+        if (self._topic, partition) not in self._positions:
+            raise ValueError(f"partition {partition} of {self._topic!r} is not this member's: it holds {self._held()}")
+        self._positions[self._topic, partition] = offset
+
+    def bounds(self, partition: int) -> tuple[int, int]:
+        """Return a partition's first offset and the offset that its next record will get."""
+        return self._log.bounds(self._topic, partition)
+
+    def report(self, offsets: Mapping[int, int]) -> None:
+        """Write next offsets to the group; dropped while the log is away or this member is no member."""
+        with self._log.changed:
+            if not self._log.outage and self in self._group.members:
+                self._group.reported.update(offsets)
+
+    def close(self) -> None:
+        """Revoke what this member holds (or tell it what it had lost already), and leave the group."""
+        held = self._held()
+        try:
+            if held and self in self._group.members:
+                self._listener.revoked(held)
+            elif held:
+                self._listener.lost(held)
+        finally:
+            self._positions.clear()
+            self.leave()
+
+    def leave(self) -> None:
+        """Leave the group without a word to the listener."""
+        with self._log.changed:
+            if self in self._group.members:
+                self._group.members.remove(self)
+            for partition in [p for p, owner in self._group.owners.items() if owner is self]:
+                del self._group.owners[partition]
+            self._log.changed.notify_all()
+
+    def _held(self) -> list[int]:
+        return sorted(partition for _, partition in self._positions)
+
+    def _next_move(self) -> tuple[_Move, list[int]] | None:
+        """Return the one listener call that is due now; holds what it will assign."""
+        group, held = self._group, self._held()
+        if self._log.outage:
+            return None
+        if self not in group.members:
+            if held:
+                return _Move.LOSE, held
+            group.members.append(self)
+            self._log.changed.notify_all()
+        share = group.share(self, self._log.describe(self._topic).partitions)
+        if surplus := [partition for partition in held if partition not in share]:
+            return _Move.REVOKE, surplus
+        if free := [partition for partition in share if partition not in group.owners]:
+            group.owners.update(dict.fromkeys(free, self))
+            return _Move.ASSIGN, free
+        return None
+
+    def _make(self, move: _Move, partitions: list[int]) -> None:
+        """Call the listener without the log's lock: it may read, append, and take its time."""
+        self._log.changed.release()
+        try:
+            match move:
+                case _Move.LOSE:
+                    self._listener.lost(partitions)
+                case _Move.REVOKE:
+                    self._listener.revoked(partitions)
+                case _Move.ASSIGN:
+                    offsets = self._listener.assigned(partitions)
+                    self._positions |= {(self._topic, p): offsets[p] for p in partitions}
+        except Exception as error:
+            self._failure = error
+            raise
+        finally:
+            self._log.changed.acquire()
+            if move is not _Move.ASSIGN:
+                for partition in partitions:
+                    del self._positions[self._topic, partition]
+                    if self._group.owners.get(partition) is self:
+                        del self._group.owners[partition]
+                self._log.changed.notify_all()
