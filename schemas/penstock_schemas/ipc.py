@@ -6,6 +6,8 @@ import struct
 
 import pyarrow as pa
 
+# What a writer that is closed leaves at the end of a stream.
+END_OF_STREAM = b"\xff\xff\xff\xff\x00\x00\x00\x00"
 # Fields of Arrow's flatbuffers (Message.fbs): Message.header is its third, RecordBatch.compression its fourth.
 _HEADER, _COMPRESSION = 2, 3
 

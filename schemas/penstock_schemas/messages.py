@@ -20,7 +20,7 @@ import pyarrow as pa
 
 from penstock_schemas import chunks
 from penstock_schemas.errors import PenstockError, RejectedError
-from penstock_schemas.ipc import has_compressed_body, to_ipc
+from penstock_schemas.ipc import END_OF_STREAM, has_compressed_body, to_ipc
 from penstock_schemas.stream import METADATA_KEY, StreamSpec
 
 if TYPE_CHECKING:
@@ -35,6 +35,7 @@ _MAX_NAME = 249
 _MAX_DIGITS = 19
 _NO_DESCRIPTION = (
     *(KeyError, TypeError, ValueError, OverflowError, RecursionError),
+    SyntaxError,  # numpy evaluates parts of some dtype strings
     *(pa.ArrowException, PenstockError),
 )
 
@@ -144,8 +145,13 @@ def decode(
     if kind is Kind.TICK:
         return Message(kind)
     producer = headers.text("producer")
-    if kind is Kind.END:
+    incarnation, sequence = record.offset, 0
+    if kind is not Kind.BEGIN:
         incarnation, sequence = headers.number("incarnation"), headers.number("sequence")
+        if incarnation >= record.offset:
+            detail = f"incarnation {incarnation} in a record at offset {record.offset}: a begin record comes first"
+            raise RejectedError("headers", detail)
+    if kind is Kind.END:
         return Message(kind, producer, incarnation, sequence, reason=headers.text("reason"))
     fingerprint = headers.bytes("schema")
     if spec is not None and fingerprint != spec.fingerprint:
@@ -156,13 +162,9 @@ def decode(
     if kind is Kind.BEGIN:
         if batch.num_rows:
             raise RejectedError("rows", f"a begin record with {batch.num_rows} rows")
-        return Message(kind, producer, record.offset, 0, spec=own)
+        return Message(kind, producer, incarnation, sequence, spec=own)
     if not batch.num_rows:
         raise RejectedError("rows", "a chunk message without rows")
-    incarnation, sequence = headers.number("incarnation"), headers.number("sequence")
-    if incarnation >= record.offset:
-        detail = f"incarnation {incarnation} in a record at offset {record.offset}: a begin record comes first"
-        raise RejectedError("headers", detail)
     return Message(kind, producer, incarnation, sequence, spec=own, batch=batch)
 
 
@@ -172,17 +174,24 @@ def _open(
     if headers.has("encoding"):
         value = _decompress(headers, value, max_raw_bytes)
     try:
-        reader = pa.ipc.MessageReader.open_stream(value)
+        source = pa.BufferReader(value)
+        reader = pa.ipc.MessageReader.open_stream(source)
         schema = pa.ipc.read_schema(reader.read_next_message())
         own = _known(schema, fingerprint, spec)
         message = reader.read_next_message()
+        if message.metadata_version != pa.ipc.MetadataVersion.V5:
+            # Earlier ones can ask for compressed buffers in a second way, which `has_compressed_body` does not see.
+            raise RejectedError("invalid", "a record batch of an old metadata version: write it as version 5")
         if has_compressed_body(message.metadata.to_pybytes()):
             raise RejectedError("invalid", "compressed buffers: a value is compressed as a whole or not at all")
         batch = pa.ipc.read_record_batch(message, schema)
     except (pa.ArrowException, OSError, EOFError, StopIteration, struct.error) as error:
         raise RejectedError("truncated", f"no whole Arrow stream: {error!r}") from error
-    if list(reader):
-        raise RejectedError("invalid", "more than one record batch: a message holds exactly one")
+    rest = source.read()
+    if rest != END_OF_STREAM:
+        if END_OF_STREAM.startswith(rest):
+            raise RejectedError("truncated", "no whole Arrow stream: its end is missing")
+        raise RejectedError("invalid", "more after the record batch: a message holds exactly one")
     return own, batch
 
 

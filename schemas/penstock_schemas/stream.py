@@ -31,6 +31,14 @@ ROW_FIELDS = (
     pa.field("policy_digest", pa.binary(32), nullable=False),
     pa.field("exploration", pa.uint8(), nullable=False),
 )
+# Names that a message, a segment or a learner's batch has for its own columns.
+RESERVED = frozenset(
+    (
+        *(field.name for field in ROW_FIELDS),
+        *("producer", "incarnation", "offset", "timestamp_ms", "opened_offset", "closed_offset", "closed_ms"),
+        *("length", "return", "chunk_first_step", "next_observation", "terminated", "truncated"),
+    )
+)
 _OFFSET_BYTES = 4
 # A string counts as its offset; its bytes are rare. One more byte holds the bitmaps of what may be null.
 _FIXED_BYTES = 1 + sum(_OFFSET_BYTES if pa.types.is_string(row.type) else row.type.bit_width // 8 for row in ROW_FIELDS)
@@ -83,7 +91,9 @@ class StreamSpec:
             if column.dtype.name not in BOX_DTYPES:
                 allowed = ", ".join(BOX_DTYPES)
                 raise SpaceError(f"column {column.name!r} of dtype {column.dtype}: use one of {allowed}")
-        names = [row.name for row in ROW_FIELDS] + [column.name for column in self.columns]
+            if any(extent < 1 for extent in column.shape):
+                raise SpaceError(f"column {column.name!r} of shape {column.shape}: every extent is at least 1")
+        names = [*RESERVED, *(column.name for column in self.columns)]
         twice = {name for name in names if names.count(name) > 1}
         if twice:
             raise SettingsError(f"extra column {sorted(twice)}: the name is taken; rename it in the policy")
