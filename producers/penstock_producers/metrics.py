@@ -1,0 +1,101 @@
+"""The metrics of a producer, each declared once."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+
+from penstock_schemas.service import MESSAGE_BYTES, SECONDS, EpisodeStatistics, Health, build_info
+
+if TYPE_CHECKING:
+    from penstock_producers.fragment import ClosedFragment
+    from penstock_schemas.errors import PolicyRejectedError
+    from penstock_schemas.messages import Encoded
+    from penstock_schemas.policies import PolicyRecord
+
+_PREFIX = "penstock_producer"
+
+
+class ProducerMetrics:
+    """What a producer tells of itself; it also watches the publisher, and tells readiness what it sees there."""
+
+    def __init__(self, registry: CollectorRegistry, health: Health) -> None:
+        build_info(registry, "producer")
+        self._health = health
+        self._statistics = EpisodeStatistics(registry, _PREFIX)
+        self._steps = Counter(f"{_PREFIX}_steps", "Environment steps recorded.", registry=registry)
+        self._episodes = Counter(f"{_PREFIX}_episodes", "Episodes that ended of themselves.", registry=registry)
+        self._fragments = Counter(f"{_PREFIX}_fragments", "Fragments closed.", registry=registry)
+        self._messages = Counter(f"{_PREFIX}_messages", "Messages acknowledged by the log.", registry=registry)
+        self._bytes = Counter(
+            f"{_PREFIX}_published_bytes", "Bytes acknowledged by the log, headers included.", registry=registry
+        )
+        self._message_bytes = Histogram(
+            f"{_PREFIX}_message_bytes", "Sizes of messages.", buckets=MESSAGE_BYTES, registry=registry
+        )
+        self._latency = Histogram(
+            f"{_PREFIX}_publish_latency_seconds",
+            "Time from the first sending of a message to its acknowledgement.",
+            buckets=SECONDS,
+            registry=registry,
+        )
+        self._in_flight = Gauge(
+            f"{_PREFIX}_in_flight_bytes", "Bytes that wait for an acknowledgement.", registry=registry
+        )
+        self._waiting = Gauge(
+            f"{_PREFIX}_log_unavailable", "1 while the log does not take messages, else 0.", registry=registry
+        )
+        self._version = Gauge(f"{_PREFIX}_policy_version", "The policy version that acts.", registry=registry)
+        self._loaded = Gauge(
+            f"{_PREFIX}_policy_loaded_timestamp_seconds", "When the policy that acts was loaded.", registry=registry
+        )
+        self._rejected = Counter(
+            f"{_PREFIX}_policies_rejected", "Policy versions not loaded, by reason.", ["reason"], registry=registry
+        )
+        self._incarnation = Gauge(
+            f"{_PREFIX}_incarnation", "The offset of this start's begin record.", registry=registry
+        )
+
+    def began(self, incarnation: int) -> None:
+        """The begin record is in the log."""
+        self._incarnation.set(incarnation)
+
+    def acted(self, fragment: ClosedFragment, version: int) -> None:
+        """A fragment was closed."""
+        self._fragments.inc()
+        self._steps.inc(fragment.steps)
+        episodes = len(fragment.episode_return)
+        if episodes:
+            self._episodes.inc(episodes)
+            versions = np.full(episodes, version, np.int64)
+            self._statistics.observe(versions, fragment.episode_return, fragment.episode_length)
+
+    def loaded(self, record: PolicyRecord, now: float) -> None:
+        """Another policy version acts, from the time `now` in seconds since the epoch."""
+        self._version.set(record.version)
+        self._loaded.set(now)
+
+    def rejected(self, error: PolicyRejectedError) -> None:
+        """A policy version was not loaded."""
+        self._rejected.labels(error.reason).inc()
+
+    def published(self, encoded: Encoded, seconds: float) -> None:
+        """The log has acknowledged a message."""
+        self._messages.inc()
+        self._bytes.inc(encoded.size)
+        self._message_bytes.observe(encoded.size)
+        self._latency.observe(seconds)
+
+    def waiting(self, reason: str | None) -> None:
+        """The log does not take messages, and why; None once it does again."""
+        self._waiting.set(reason is not None)
+        if reason is None:
+            self._health.ready("log")
+        else:
+            self._health.unready("log", reason)
+
+    def in_flight(self, size: int) -> None:
+        """Bytes wait for an acknowledgement."""
+        self._in_flight.set(size)

@@ -1,0 +1,52 @@
+"""The built-in network: one tanh trunk, one head with the distribution's parameters and the value."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from math import prod
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor, nn
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+
+class ActorCritic(nn.Module):
+    """A multi-layer perceptron from flattened observations to action parameters and a value.
+
+    Args:
+        observation_shape: the shape of one observation.
+        parameters: how many numbers describe one action's distribution.
+        hidden: the widths of the hidden layers.
+        free_log_std: how many of the parameters, the last ones, are the same for all observations (the logs of a
+            Gaussian's deviations); learned, and 0 at first.
+    """
+
+    def __init__(
+        self,
+        observation_shape: Sequence[int],
+        parameters: int,
+        hidden: Sequence[int] = (64, 64),
+        free_log_std: int = 0,
+    ) -> None:
+        super().__init__()
+        widths = [prod(observation_shape), *hidden]
+        layers: list[nn.Module] = []
+        for inputs, outputs in pairwise(widths):
+            layers += [nn.Linear(inputs, outputs), nn.Tanh()]
+        self.trunk = nn.Sequential(*layers)
+        self._heads = parameters - free_log_std
+        # One matrix product for both heads.
+        self.head = nn.Linear(widths[-1], self._heads + 1)
+        self.log_std = nn.Parameter(torch.zeros(free_log_std)) if free_log_std else None
+
+    def forward(self, observation: Tensor) -> tuple[Tensor, Tensor]:
+        """Map observations (n, *shape) to action parameters (n, `parameters`) and values (n,)."""
+        flat = observation.reshape(len(observation), -1).to(self.head.weight.dtype)
+        out = self.head(self.trunk(flat))
+        parameters, value = out[:, : self._heads], out[:, self._heads]
+        if self.log_std is not None:
+            parameters = torch.cat([parameters, self.log_std.expand(len(out), -1)], dim=1)
+        return parameters, value

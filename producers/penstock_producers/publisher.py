@@ -1,0 +1,227 @@
+"""Publishing: messages of one incarnation, in order, each sent again until the log has it.
+
+Messages leave one at a time, the next once the one before is acknowledged. A message whose acknowledgement was lost
+is sent again under its old sequence number, and whoever reads the log drops the second copy. So an outage of any
+length loses nothing and doubles nothing, and the incarnation goes on after it. One message is up to a megabyte: a
+round trip each is no limit to an env loop.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import zlib
+from collections import deque
+from dataclasses import dataclass
+from re import search
+from typing import TYPE_CHECKING, Protocol, Self
+
+from penstock_producers.fragment import split
+from penstock_schemas.errors import FatalError, LogUnavailableError, TooLargeError
+from penstock_schemas.messages import HEADER_BYTES, Encoded, encode_begin, encode_chunks, encode_end
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from concurrent.futures import Future
+
+    import pyarrow as pa
+
+    from penstock_schemas.log import Appended, Log
+    from penstock_schemas.stream import StreamSpec
+
+_LOG = logging.getLogger(__name__)
+_RETRY_SECONDS = 0.5
+# Arrow pads every buffer of a message to 8 bytes and names it in the message's metadata.
+_BUFFER_BYTES = 64
+_BUFFERS_PER_COLUMN = 4
+
+
+class PublishObserver(Protocol):
+    """Is told how publishing goes; called from the publisher's thread."""
+
+    def published(self, encoded: Encoded, seconds: float) -> None:
+        """The log has acknowledged a message, `seconds` after it was first sent."""
+        ...
+
+    def waiting(self, reason: str | None) -> None:
+        """The log does not take messages, and why; None once it does again."""
+        ...
+
+    def in_flight(self, size: int) -> None:
+        """Bytes that wait for an acknowledgement."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class PublishLimits:
+    """How large a message may be, and how many bytes may wait for the log before the env loop waits too."""
+
+    max_message_bytes: int = 1 << 20
+    max_in_flight_bytes: int = 16 << 20
+
+
+def partition_for(producer: str, partitions: int) -> int:
+    """Choose a producer's partition: its ordinal modulo their number where its name ends in one, else a hash."""
+    ordinal = search(r"-(\d+)$", producer)
+    return (int(ordinal[1]) if ordinal else zlib.crc32(producer.encode())) % partitions
+
+
+def chunk_bytes(spec: StreamSpec, max_message_bytes: int) -> int:
+    """How many bytes of chunks fit into a message beside all its overhead."""
+    schema = len(encode_begin(spec, "").value or b"")
+    return max_message_bytes - HEADER_BYTES - schema - _BUFFER_BYTES * _BUFFERS_PER_COLUMN * len(spec.schema)
+
+
+class Publisher:
+    """One incarnation of a producer, from its begin record to its end record.
+
+    Used as a context. Entering appends the begin record, whose offset is the incarnation; leaving gives up what has
+    not been flushed. A thread of its own sends, so that the env loop steps on meanwhile. While the loop must wait for
+    the log, `while_waiting` is called twice a second; it may raise to give up.
+    """
+
+    def __init__(
+        self,
+        log: Log,
+        topic: str,
+        spec: StreamSpec,
+        producer: str,
+        *,
+        limits: PublishLimits,
+        observer: PublishObserver,
+        while_waiting: Callable[[], None],
+        clock: Callable[[], float],
+    ) -> None:
+        self._log = log
+        self._topic = topic
+        self._spec = spec
+        self._producer = producer
+        self._limits = limits
+        self._observer = observer
+        self._while_waiting = while_waiting
+        self._clock = clock
+        self._chunk_bytes = chunk_bytes(spec, limits.max_message_bytes)
+        self._partition = partition_for(producer, log.describe(topic).partitions)
+        self._appender = log.appender()
+        self._queue: deque[Encoded] = deque()
+        self._queued_bytes = 0
+        self._sequence = 0
+        self._changed = threading.Condition()
+        self._closing = False
+        self._failure: FatalError | None = None
+        self._thread = threading.Thread(target=self._send_all, name="publisher", daemon=True)
+        self.incarnation = -1
+
+    def __enter__(self) -> Self:
+        begin = encode_begin(self._spec, self._producer)
+        self.incarnation = self._deliver(begin, self._while_waiting).offset
+        self._thread.start()
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        with self._changed:
+            self._closing = True
+            self._changed.notify_all()
+        self._thread.join()
+        self._appender.close()
+
+    def publish(self, batch: pa.RecordBatch) -> None:
+        """Send chunk rows; waits while too many bytes are in flight.
+
+        Raises the `FatalError` with which the log has refused a message for good.
+        """
+        for part in split(batch, self._spec, self._chunk_bytes):
+            encoded = encode_chunks(
+                self._spec, part, producer=self._producer, incarnation=self.incarnation, sequence=self._sequence
+            )
+            if encoded.size > self._limits.max_message_bytes:
+                raise TooLargeError(
+                    f"a message of {part.num_rows} chunks takes {encoded.size} bytes, at most "
+                    f"{self._limits.max_message_bytes} may be sent: raise --max-message-bytes"
+                )
+            self._enqueue(encoded)
+
+    def end(self, reason: str) -> None:
+        """Send the end record: the open episodes end here, aborted with `reason`."""
+        self._enqueue(
+            encode_end(producer=self._producer, incarnation=self.incarnation, sequence=self._sequence, reason=reason)
+        )
+
+    def flush(self) -> None:
+        """Wait until everything is acknowledged."""
+        with self._changed:
+            self._wait(lambda: not self._queue)
+
+    def _enqueue(self, encoded: Encoded) -> None:
+        with self._changed:
+            self._wait(lambda: self._has_room(encoded.size))
+            self._sequence += 1
+            self._queue.append(encoded)
+            self._queued_bytes += encoded.size
+            self._observer.in_flight(self._queued_bytes)
+            self._changed.notify_all()
+
+    def _has_room(self, size: int) -> bool:
+        return not self._queue or self._queued_bytes + size <= self._limits.max_in_flight_bytes
+
+    def _wait(self, until: Callable[[], bool]) -> None:
+        while not self._changed.wait_for(lambda: until() or bool(self._failure), _RETRY_SECONDS):
+            self._while_waiting()
+        if self._failure is not None:
+            raise self._failure
+
+    def _send_all(self) -> None:
+        while True:
+            with self._changed:
+                self._changed.wait_for(lambda: bool(self._queue) or self._closing)
+                if self._closing:
+                    return
+                encoded = self._queue[0]
+            sent = self._clock()
+            try:
+                self._deliver(encoded, self._raise_closed)
+            except FatalError as error:
+                with self._changed:
+                    self._failure = error
+                    self._changed.notify_all()
+                return
+            except LogUnavailableError:
+                return
+            with self._changed:
+                self._queue.popleft()
+                self._queued_bytes -= encoded.size
+                self._observer.in_flight(self._queued_bytes)
+                self._changed.notify_all()
+            self._observer.published(encoded, self._clock() - sent)
+
+    def _deliver(self, encoded: Encoded, while_waiting: Callable[[], None]) -> Appended:
+        """Append until acknowledged, or until `while_waiting` raises."""
+        waited = False
+        while True:
+            try:
+                appended = self._append(encoded).result()
+            except LogUnavailableError as error:
+                _LOG.warning("the log does not take messages, trying again: %s", error)
+                self._observer.waiting(str(error))
+                waited = True
+                with self._changed:
+                    self._changed.wait_for(lambda: self._closing, _RETRY_SECONDS)
+                while_waiting()
+                continue
+            if waited:
+                _LOG.info("the log takes messages again")
+                self._observer.waiting(None)
+            return appended
+
+    def _raise_closed(self) -> None:
+        if self._closing:
+            raise LogUnavailableError("the publisher was closed before the log took everything")
+
+    def _append(self, encoded: Encoded) -> Future[Appended]:
+        return self._appender.append(
+            self._topic,
+            self._partition,
+            key=self._producer.encode(),
+            value=encoded.value,
+            headers=encoded.headers,
+        )

@@ -1,0 +1,191 @@
+"""A producer's life: make the env and the policy, begin, publish fragment after fragment, end."""
+
+from __future__ import annotations
+
+import logging
+import time
+import zlib
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+from gymnasium.vector import AutoresetMode
+from prometheus_client import CollectorRegistry
+
+from penstock_producers.envs import CanonicalEnv, make_env
+from penstock_producers.metrics import ProducerMetrics
+from penstock_producers.policy import PolicyWatcher, TorchPolicy, make_policy
+from penstock_producers.publisher import Publisher, PublishLimits, chunk_bytes
+from penstock_producers.rollout import Rollout
+from penstock_producers.spaces import from_gymnasium
+from penstock_schemas.errors import EnvError, LogUnavailableError, PolicyRejectedError, SettingsError
+from penstock_schemas.log.kafka import KafkaLog
+from penstock_schemas.service import Endpoint, Health
+from penstock_schemas.stream import StreamSpec
+
+if TYPE_CHECKING:
+    import threading
+
+    from penstock_producers.settings import ProducerSettings
+    from penstock_schemas.log import Log
+
+_LOG = logging.getLogger(__name__)
+_BEAT_LIMIT_SECONDS = 60.0
+
+
+def serve(settings: ProducerSettings, stop: threading.Event) -> None:
+    """Run a producer until `stop`."""
+    torch.set_num_threads(1)  # batches are small, and a pod's other processors are other envs'
+    health = Health("log", "env", clock=time.monotonic, beat_limit=_BEAT_LIMIT_SECONDS)
+    registry = CollectorRegistry()
+    metrics = ProducerMetrics(registry, health)
+    log = KafkaLog(
+        settings.bootstrap_servers,
+        client_id=settings.producer_id,
+        security=settings.kafka_security(),
+        delivery_timeout=settings.delivery_timeout_seconds,
+        max_message_bytes=settings.max_message_bytes,
+    )
+    with Endpoint(registry, health, settings.metrics_host, settings.metrics_port), log:
+        env = make_env(
+            settings.env,
+            settings.num_envs,
+            kwargs=settings.env_arguments,
+            vectorization=settings.vectorization,
+            autoreset=_autoreset(settings.autoreset),
+        )
+        try:
+            produce(settings, env, log, metrics, health, stop)
+        finally:
+            env.close()
+
+
+def produce(
+    settings: ProducerSettings,
+    env: CanonicalEnv,
+    log: Log,
+    metrics: ProducerMetrics,
+    health: Health,
+    stop: threading.Event,
+) -> None:
+    """Step `env` and publish to `log` until `stop`, then end the incarnation.
+
+    Raises `EnvError` where the env breaks: what it had given before is published, and its open episodes are aborted
+    with the error.
+    """
+    health.ready("env")
+    env_seed, action_rng = _generators(settings)
+    spec, policy = describe(settings, env, action_rng)
+    log.create(settings.rollouts_topic, partitions=settings.partitions)
+    log.create(settings.policies_topic, compacted=True)
+    limits = PublishLimits(settings.max_message_bytes, settings.max_in_flight_bytes)
+    rollout = Rollout(
+        env,
+        policy,
+        spec,
+        fragment_steps=settings.fragment_steps,
+        fragment_seconds=settings.fragment_seconds,
+        row_bytes=chunk_bytes(spec, settings.max_message_bytes),
+        seed=env_seed,
+        clock=time.monotonic,
+    )
+    patience = _Patience(settings.grace_seconds, health, stop)
+    publisher = Publisher(
+        log,
+        settings.rollouts_topic,
+        spec,
+        settings.producer_id,
+        limits=limits,
+        observer=metrics,
+        while_waiting=patience,
+        clock=time.monotonic,
+    )
+
+    def reject(error: PolicyRejectedError) -> None:
+        _LOG.warning("not loaded, the last good policy acts on: %s", error)
+        metrics.rejected(error)
+
+    with PolicyWatcher(log, settings.policies_topic, reject) as watcher, publisher:
+        metrics.began(publisher.incarnation)
+        health.ready("log")
+        _LOG.info("incarnation %d of %s began", publisher.incarnation, settings.producer_id)
+        reason = "shutdown"
+        try:
+            while not stop.is_set():
+                newer = watcher.take()
+                if newer is not None:
+                    try:
+                        policy.load(newer)
+                        metrics.loaded(newer, time.time())
+                    except PolicyRejectedError as error:
+                        reject(error)
+                fragment = rollout.fragment()
+                metrics.acted(fragment, policy.version)
+                publisher.publish(fragment.batch)
+                health.beat()
+        except EnvError as error:
+            reason = f"env_error: {error}"
+            publisher.publish(rollout.close().batch)
+            raise
+        finally:
+            publisher.end(reason)
+            publisher.flush()
+
+
+class _Patience:
+    """Waits for the log as long as it takes, but once a stop was asked for no longer than the grace."""
+
+    def __init__(self, grace_seconds: float, health: Health, stop: threading.Event) -> None:
+        self._grace_seconds = grace_seconds
+        self._health = health
+        self._stop = stop
+        self._deadline: float | None = None
+
+    def __call__(self) -> None:
+        self._health.beat()
+        if not self._stop.is_set():
+            return
+        if self._deadline is None:
+            self._deadline = time.monotonic() + self._grace_seconds
+        if time.monotonic() > self._deadline:
+            raise LogUnavailableError(
+                f"the log did not take all within {self._grace_seconds:g} s after the stop: the rest is lost"
+            )
+
+
+def describe(settings: ProducerSettings, env: CanonicalEnv, rng: np.random.Generator) -> tuple[StreamSpec, TorchPolicy]:
+    """Make the policy for an env, and describe the stream that the two give."""
+    observation = from_gymnasium(env.observation_space, "observation")
+    action = from_gymnasium(env.action_space, "action")
+    policy = make_policy(
+        settings.policy,
+        observation,
+        action,
+        arguments=settings.policy_arguments,
+        rng=rng,
+    )
+    spec = StreamSpec(
+        settings.stream,
+        observation,
+        action,
+        env.reward_dtype,
+        policy.extras,
+        env={"id": settings.env, "arguments": settings.env_arguments},
+        policy={"name": settings.policy, "arguments": settings.policy_arguments, "mapping": policy.mapping},
+    )
+    return spec, policy
+
+
+def _generators(settings: ProducerSettings) -> tuple[int, np.random.Generator]:
+    """Seed the envs and the actions; producers that share a seed still differ, by their names."""
+    entropy = None if settings.seed is None else [settings.seed, zlib.crc32(settings.producer_id.encode())]
+    for_envs, for_actions = np.random.SeedSequence(entropy).spawn(2)
+    return int(for_envs.generate_state(1)[0]) >> 1, np.random.default_rng(for_actions)
+
+
+def _autoreset(name: str | None) -> AutoresetMode | None:
+    try:
+        return None if name is None else AutoresetMode(name)
+    except ValueError as error:
+        known = ", ".join(mode.value for mode in AutoresetMode)
+        raise SettingsError(f"--autoreset {name}: there are {known}") from error
