@@ -1,0 +1,57 @@
+"""Quarantine: records that are not wholly valid, set aside with their reason before the flow goes on."""
+
+from __future__ import annotations
+
+import hashlib
+from typing import TYPE_CHECKING
+
+from penstock_schemas.errors import TooLargeError
+
+if TYPE_CHECKING:
+    from concurrent.futures import Future
+
+    from penstock_schemas.errors import RejectedError
+    from penstock_schemas.log import Appended, Appender, Headers, Record
+
+_TIMEOUT_SECONDS = 60.0
+
+
+class DeadLetters:
+    """Appends rejected records to the dead-letter topic, at least once each.
+
+    The key names a record (topic id, partition, offset), so that who reads the topic can drop repetitions.
+    """
+
+    def __init__(self, appender: Appender, topic: str, source_topic_id: str) -> None:
+        self._appender = appender
+        self._topic = topic
+        self._source = source_topic_id
+        self._waiting: list[tuple[Record, Headers, Future[Appended]]] = []
+
+    def add(self, record: Record, rejected: RejectedError) -> None:
+        """Send a record with its reason; `flush` tells when it has arrived."""
+        told = (
+            ("penstock.reason", rejected.reason.encode()),
+            ("penstock.detail", str(rejected).encode()),
+            ("penstock.offset", b"%d" % record.offset),
+        )
+        headers = (*told, *record.headers)
+        self._waiting.append((record, headers, self._append(record, record.value, headers)))
+
+    def flush(self) -> None:
+        """Wait until all that was added is acknowledged; raises what the log raises.
+
+        A payload that the log refuses for its size is replaced by its digest.
+        """
+        for record, headers, future in self._waiting:
+            try:
+                future.result(_TIMEOUT_SECONDS)
+            except TooLargeError:
+                sha256 = hashlib.sha256(record.value or b"").hexdigest()
+                kept = (*headers[:3], ("penstock.sha256", sha256.encode()), ("penstock.bytes", b"%d" % record.size))
+                self._append(record, None, kept).result(_TIMEOUT_SECONDS)
+        self._waiting.clear()
+
+    def _append(self, record: Record, value: bytes | None, headers: Headers) -> Future[Appended]:
+        key = f"{self._source}:{record.partition}:{record.offset}".encode()
+        return self._appender.append(self._topic, 0, key=key, value=value, headers=headers)

@@ -1,0 +1,295 @@
+"""The judge: one verdict on each record of a partition, in offset order, from the log alone.
+
+No clock, no poll, no commit has a say: the same records give the same verdicts, wherever they are cut.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from penstock_consumers.store.commits import OpenEpisodes, ProducerEntry
+from penstock_schemas.chunks import Ends, fixed, steps
+from penstock_schemas.errors import RejectedError
+from penstock_schemas.messages import Kind, Message
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    import pyarrow as pa
+    from numpy.typing import NDArray
+
+    from penstock_schemas.log import Record
+
+_NONE = -1
+# The share of the idle limit that one record can add to the log's clock: a record after a long outage does not
+# make everyone idle who had no chance to speak.
+_LARGEST_STEP = 4
+
+
+class AbortReason(StrEnum):
+    """Why the judge aborts episodes; a producer's end record brings a reason of its own."""
+
+    RESTARTED = "restarted"
+    GAP = "gap"
+    IDLE = "idle"
+
+
+@dataclass(frozen=True, slots=True)
+class Accepted:
+    """Chunk rows that belong to episodes; `uid` names each row's episode within this judge."""
+
+    batch: pa.RecordBatch
+    uid: NDArray[np.int64]
+    producer: str
+    incarnation: int
+    offset: int
+    timestamp_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class Aborted:
+    """Open episodes that a record ended."""
+
+    uid: NDArray[np.int64]
+    reason: str
+    offset: int
+    timestamp_ms: int
+
+
+@dataclass(slots=True)
+class Verdicts:
+    """What was judged since the last commit, in offset order."""
+
+    accepted: list[Accepted] = field(default_factory=list)
+    aborted: list[Aborted] = field(default_factory=list)
+    bytes: int = 0
+
+
+class _Producer:
+    """What is known of one producer: where its sequence stands, and its open episodes by env."""
+
+    def __init__(self, incarnation: int, sequence: int, seen_ms: int) -> None:
+        self.incarnation = incarnation
+        self.sequence = sequence
+        self.seen_ms = seen_ms
+        self.uid = np.empty(0, np.int64)
+        self.episode = np.empty(0, np.int64)
+        self.chunk = np.empty(0, np.int64)
+        self.step = np.empty(0, np.int64)
+
+    def reserve(self, envs: int) -> None:
+        if envs > len(self.uid):
+            more = max(envs, 2 * len(self.uid)) - len(self.uid)
+            self.uid = np.append(self.uid, np.full(more, _NONE))
+            for name in ("episode", "chunk", "step"):
+                setattr(self, name, np.append(getattr(self, name), np.zeros(more, np.int64)))
+
+    def open_uids(self) -> NDArray[np.int64]:
+        uids: NDArray[np.int64] = self.uid[self.uid != _NONE]
+        return uids
+
+
+class Judge:
+    """The state of one partition's verdicts; `entries` takes it to a commit, the constructor back from one."""
+
+    def __init__(
+        self,
+        *,
+        idle_limit_ms: int,
+        producers: Mapping[str, ProducerEntry] | None = None,
+        counters: Mapping[str, int] | None = None,
+        clock_ms: int = 0,
+        timestamp_ms: int | None = None,
+    ) -> None:
+        self._idle_limit_ms = idle_limit_ms
+        self._producers: dict[str, _Producer] = {}
+        self._clock_ms = clock_ms
+        self._timestamp_ms = timestamp_ms
+        self._next_uid = 0
+        self.counters: Counter[str] = Counter(counters or {})
+        for name, entry in (producers or {}).items():
+            self._producers[name] = self._restored(entry)
+
+    @property
+    def clock_ms(self) -> int:
+        """The log's clock: its records' append times, each step counted as at most a quarter of the idle limit."""
+        return self._clock_ms
+
+    @property
+    def open_episodes(self) -> int:
+        """The number of open episodes."""
+        return sum(len(producer.open_uids()) for producer in self._producers.values())
+
+    def open_uids(self) -> NDArray[np.int64]:
+        """The uids of all open episodes."""
+        uids = [producer.open_uids() for producer in self._producers.values()]
+        return np.concatenate(uids) if uids else np.empty(0, np.int64)
+
+    def uids_of(self, producer: str, incarnation: int, env: NDArray[Any], episode: NDArray[Any]) -> NDArray[np.int64]:
+        """Find the uids of one incarnation's episodes by env and number; -1 where one is not open."""
+        known = self._producers.get(producer)
+        if known is None or known.incarnation != incarnation or not len(env):
+            return np.full(len(env), _NONE, np.int64)
+        known.reserve(int(env.max()) + 1)
+        uid: NDArray[np.int64] = np.where(known.episode[env] == episode, known.uid[env], _NONE)
+        return uid
+
+    def entries(self) -> dict[str, ProducerEntry]:
+        """What a commit holds of every producer."""
+        return {name: _entry(producer) for name, producer in self._producers.items()}
+
+    def judge(self, record: Record, message: Message, verdicts: Verdicts) -> None:
+        """Judge a valid message, and add what follows to `verdicts`.
+
+        Raises `RejectedError` where its rows contradict what the same producer said before; nothing has changed then,
+        and `reject` is to be called, as for any message that is not valid.
+        """
+        if message.kind is Kind.CHUNKS:
+            self._chunks(record, message, verdicts)
+        else:
+            self._advance(record)
+            self.counters["messages_valid"] += 1
+            self.counters[f"messages_{message.kind}"] += 1
+            if message.kind is Kind.BEGIN:
+                self._begin(record, message.producer, message.incarnation, verdicts)
+            elif message.kind is Kind.END:
+                self._end(record, message, verdicts)
+        self._expire(record, verdicts)
+
+    def reject(self, record: Record, verdicts: Verdicts) -> None:
+        """Count a record that is not valid: it changes nothing but the log's time."""
+        self._advance(record)
+        self.counters["messages_quarantined"] += 1
+        self._expire(record, verdicts)
+
+    def _chunks(self, record: Record, message: Message, verdicts: Verdicts) -> None:
+        batch = message.batch
+        if batch is None:
+            raise ValueError("a chunk message without a batch")
+        producer = self._producers.get(message.producer)
+        current = producer is not None and producer.incarnation == message.incarnation
+        if producer is not None and current and message.sequence == producer.sequence:
+            _check_continuity(producer, batch)
+        self._advance(record)
+        rows, length = batch.num_rows, int(steps(batch).sum())
+        self.counters.update(messages_valid=1, messages_chunks=1, rows_read=rows, steps_read=length)
+        if producer is None or message.incarnation > producer.incarnation:
+            # Its begin record was quarantined or lost with the log's beginning; the incarnation speaks for itself.
+            producer = self._begin(record, message.producer, message.incarnation, verdicts)
+        if message.incarnation < producer.incarnation:
+            self.counters.update(messages_superseded=1, rows_superseded=rows, steps_superseded=length)
+            return
+        producer.seen_ms = self._clock_ms
+        if message.sequence < producer.sequence:
+            self.counters.update(messages_duplicate=1, rows_duplicate=rows, steps_duplicate=length)
+            return
+        self._expect(record, producer, message.sequence, verdicts)
+        self._accept(record, message, producer, batch, verdicts)
+
+    def _accept(
+        self, record: Record, message: Message, producer: _Producer, batch: pa.RecordBatch, verdicts: Verdicts
+    ) -> None:
+        env, chunk, ends, length = fixed(batch, "env"), fixed(batch, "chunk"), fixed(batch, "ends"), steps(batch)
+        producer.reserve(int(env.max()) + 1)
+        # A run is what a message holds of one episode.
+        new_env = np.append(True, env[1:] != env[:-1])
+        run = np.flatnonzero(new_env | (chunk == 0))
+        begins = chunk[run] == 0
+        uid = np.where(begins, self._next_uid + np.cumsum(begins) - 1, producer.uid[env[run]])
+        self._next_uid += int(begins.sum())
+        row_uid = np.repeat(uid, np.diff(np.append(run, len(env))))
+        last = np.flatnonzero(np.append(new_env[1:], True))
+        at = env[last]
+        producer.uid[at] = np.where(ends[last] == Ends.OPEN, row_uid[last], _NONE)
+        producer.episode[at] = fixed(batch, "episode")[last]
+        producer.chunk[at] = chunk[last] + 1
+        producer.step[at] = fixed(batch, "first_step")[last] + length[last]
+        orphan = row_uid == _NONE
+        if orphan.any():
+            self.counters.update(rows_orphan=int(orphan.sum()), steps_orphan=int(length[orphan].sum()))
+            batch, row_uid = batch.filter(~orphan), row_uid[~orphan]
+        accepted = Accepted(batch, row_uid, message.producer, message.incarnation, record.offset, record.timestamp_ms)
+        verdicts.accepted.append(accepted)
+        verdicts.bytes += record.size
+
+    def _begin(self, record: Record, name: str, incarnation: int, verdicts: Verdicts) -> _Producer:
+        older = self._producers.get(name)
+        if older is not None:
+            self._abort(record, older, AbortReason.RESTARTED, verdicts)
+        self._producers[name] = _Producer(incarnation, 0, self._clock_ms)
+        return self._producers[name]
+
+    def _end(self, record: Record, message: Message, verdicts: Verdicts) -> None:
+        producer = self._producers.get(message.producer)
+        if producer is None or message.incarnation != producer.incarnation or message.sequence < producer.sequence:
+            return
+        self._expect(record, producer, message.sequence, verdicts)
+        self._abort(record, producer, message.reason, verdicts)
+
+    def _expect(self, record: Record, producer: _Producer, sequence: int, verdicts: Verdicts) -> None:
+        if sequence > producer.sequence:
+            self.counters["gaps"] += 1
+            self.counters["messages_missing"] += sequence - producer.sequence
+            self._abort(record, producer, AbortReason.GAP, verdicts)
+        producer.sequence = sequence + 1
+
+    def _abort(self, record: Record, producer: _Producer, reason: str, verdicts: Verdicts) -> None:
+        uids = producer.open_uids()
+        if len(uids):
+            verdicts.aborted.append(Aborted(uids, str(reason), record.offset, record.timestamp_ms))
+            producer.uid[:] = _NONE
+
+    def _advance(self, record: Record) -> None:
+        self.counters["messages_read"] += 1
+        if self._timestamp_ms is not None:
+            step = record.timestamp_ms - self._timestamp_ms
+            self._clock_ms += min(max(step, 0), self._idle_limit_ms // _LARGEST_STEP)
+        self._timestamp_ms = record.timestamp_ms
+
+    def _expire(self, record: Record, verdicts: Verdicts) -> None:
+        for producer in self._producers.values():
+            if self._clock_ms - producer.seen_ms >= self._idle_limit_ms:
+                self._abort(record, producer, AbortReason.IDLE, verdicts)
+
+    def _restored(self, entry: ProducerEntry) -> _Producer:
+        producer = _Producer(entry.incarnation, entry.sequence, entry.seen_ms)
+        if entry.open.env:
+            env = np.array(entry.open.env)
+            producer.reserve(int(env.max()) + 1)
+            producer.uid[env] = self._next_uid + np.arange(len(env))
+            producer.episode[env] = entry.open.episode
+            producer.chunk[env] = entry.open.chunk
+            producer.step[env] = entry.open.step
+            self._next_uid += len(env)
+        return producer
+
+
+def _check_continuity(producer: _Producer, batch: pa.RecordBatch) -> None:
+    """Refuse rows that contradict the producer's open episodes though no message between is missing."""
+    env, episode, chunk, step = (fixed(batch, name) for name in ("env", "episode", "chunk", "first_step"))
+    producer.reserve(int(env.max()) + 1)
+    head = np.flatnonzero(np.append(True, env[1:] != env[:-1]))
+    at = env[head]
+    follows = (
+        (producer.episode[at] == episode[head])
+        & (producer.chunk[at] == chunk[head])
+        & (producer.step[at] == step[head])
+    )
+    wrong = (producer.uid[at] != _NONE) & ~follows
+    if wrong.any():
+        first = int(at[wrong.argmax()])
+        detail = f"env {first} does not go on with its open episode {producer.episode[first]}"
+        raise RejectedError("rows", detail)
+
+
+def _entry(producer: _Producer) -> ProducerEntry:
+    env = np.flatnonzero(producer.uid != _NONE)
+    columns = (env, producer.episode[env], producer.chunk[env], producer.step[env])
+    return ProducerEntry(
+        producer.incarnation, producer.sequence, producer.seen_ms, OpenEpisodes(*(c.tolist() for c in columns))
+    )

@@ -1,0 +1,120 @@
+"""Snapshots: one commit of each partition, and the segments that live there."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from penstock_consumers.replay.segment import Segment
+from penstock_consumers.store import commits, layout, manifest
+from penstock_schemas.errors import CorruptStoreError, StoreError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from numpy.typing import NDArray
+
+    from penstock_consumers.store.bucket import Bucket
+    from penstock_schemas.stream import StreamSpec
+
+
+@dataclass(frozen=True, slots=True)
+class Partition:
+    """A partition's newest commit, and what lives there."""
+
+    commit: commits.Commit
+    live: commits.Live
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """What a store held at one commit of each partition; never changes, all its segments are open."""
+
+    partitions: Mapping[int, Partition]
+    segments: tuple[Segment, ...]
+
+    @property
+    def numbers(self) -> dict[int, int]:
+        """The commit number of each partition."""
+        return {partition: at.commit.number for partition, at in self.partitions.items()}
+
+    @cached_property
+    def first_step(self) -> NDArray[np.int64]:
+        """The step at which each segment begins when all lie end to end, and their sum, shape (segments + 1,)."""
+        return _cumulative([segment.entry.steps for segment in self.segments])
+
+    @cached_property
+    def first_episode(self) -> NDArray[np.int64]:
+        """The episode at which each segment begins when all lie end to end, and their sum, shape (segments + 1,)."""
+        return _cumulative([segment.entry.rows for segment in self.segments])
+
+    def high_water(self, partition: int) -> int:
+        """The next offset that the partition's consumer will judge."""
+        at = self.partitions.get(partition)
+        return at.commit.high_water if at else 0
+
+
+def take(bucket: Bucket, spec: StreamSpec, before: Snapshot | None = None) -> Snapshot:
+    """Take a snapshot of the newest commits; `before` itself where there are no newer ones."""
+    known = before.partitions if before else {}
+    listed = _listed(bucket)
+    partitions = {
+        # A listing may lag behind: what was seen once is asked for whether it is listed or not.
+        number: _newest(bucket, number, listed.get(number, -1), known.get(number))
+        for number in sorted({*known, *listed})
+    }
+    if before and all(partitions[number] is known.get(number) for number in partitions):
+        return before
+    open_before = {segment.entry.name: segment for segment in before.segments} if before else {}
+    return Snapshot(
+        partitions,
+        tuple(
+            open_before.get(entry.name) or Segment.open(bucket, entry, spec)
+            for at in partitions.values()
+            for entry in at.live.segments
+        ),
+    )
+
+
+def existing(bucket: Bucket) -> manifest.Manifest:
+    """Load the manifest; raises `StoreError` where there is none."""
+    found = manifest.load(bucket)
+    if found is None:
+        raise StoreError(
+            f"store {bucket.url}: no {layout.MANIFEST} there, so it is no store yet: "
+            "check the URL, or start a consumer that writes to it"
+        )
+    return found
+
+
+def _listed(bucket: Bucket) -> dict[int, int]:
+    """The highest commit number that a listing shows, by partition."""
+    last: dict[int, int] = {}
+    for name in bucket.list(layout.COMMITS):
+        partition = layout.partition_of(name)
+        last[partition] = max(last.get(partition, 0), layout.commit_number(name))
+    return last
+
+
+def _newest(bucket: Bucket, partition: int, listed: int, known: Partition | None) -> Partition:
+    at_least = known.commit.number if known else -1
+    commit = commits.newest(bucket, partition, after=max(at_least, listed - 1))
+    if commit is None:
+        if known is None:
+            raise CorruptStoreError(
+                f"commit {layout.commit(partition, listed)}: it is listed, but does not read: restore it"
+            )
+        return known
+    if known is None or commit.number - at_least > commits.FULL_EVERY:
+        return Partition(commit, commits.live_at(bucket, commit))
+    live = known.live
+    for number in range(at_least + 1, commit.number):
+        live = live.after(commits.read(bucket, partition, number))
+    return Partition(commit, live.after(commit))
+
+
+def _cumulative(counts: list[int]) -> NDArray[np.int64]:
+    return np.concatenate([[0], np.cumsum(counts, dtype=np.int64)], dtype=np.int64)

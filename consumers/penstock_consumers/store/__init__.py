@@ -1,0 +1,1 @@
+"""The replay store: objects in a bucket, and the commits that tie them together."""

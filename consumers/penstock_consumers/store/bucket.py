@@ -1,0 +1,67 @@
+"""Where a store's objects lie: a folder, or anything that obstore opens."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Protocol
+from urllib.parse import unquote, urlsplit
+
+from penstock_schemas.errors import StoreError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    import pyarrow as pa
+
+
+class Bucket(Protocol):
+    """Named objects; names are relative, their parts joined by slashes."""
+
+    @property
+    def url(self) -> str:
+        """What to call this bucket in messages; carries no credentials."""
+        ...
+
+    def create(self, name: str, data: bytes) -> bool:
+        """Create an object, whole or not at all; False where one of that name exists."""
+        ...
+
+    def put(self, name: str, data: bytes | pa.Buffer) -> None:
+        """Write an object, whole or not at all; durable when this returns."""
+        ...
+
+    def read(self, name: str) -> pa.Buffer:
+        """Read an object, without a copy where it can be mapped; raises `FileNotFoundError`."""
+        ...
+
+    def list(self, prefix: str) -> Iterable[str]:
+        """Name the objects below a prefix that ends in a slash, in any order; a hint, it may lag behind."""
+        ...
+
+
+def create_once(bucket: Bucket, name: str, data: bytes) -> bool:
+    """Create an object although an earlier try's answer may have been lost; False where another's is there.
+
+    The data of two writers must differ, so that one that finds its own bytes knows that its try had succeeded.
+    """
+    return bucket.create(name, data) or bucket.read(name).to_pybytes() == data
+
+
+def open_bucket(url: str | Path) -> Bucket:
+    """Open a path, a `file://` URL, `memory://` (a new one each time), or a URL of an object store.
+
+    Credentials come from the environment, as obstore documents. Raises `StoreError` where the URL is of no kind
+    that is known.
+    """
+    from penstock_consumers.store.folder import Folder  # noqa: PLC0415  (each kind is loaded where it is used)
+
+    if isinstance(url, Path) or "://" not in url:
+        return Folder(Path(url))
+    if url.startswith("file://"):
+        return Folder(Path(unquote(urlsplit(url).path)))
+    from penstock_consumers.store.objects import Objects  # noqa: PLC0415
+
+    try:
+        return Objects.open(url)
+    except Exception as error:
+        raise StoreError(f"store {urlsplit(url)._replace(query='').geturl()!r}: cannot be opened: {error}") from error

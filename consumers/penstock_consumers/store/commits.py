@@ -1,0 +1,213 @@
+"""Commits: the numbered steps of a partition's history, and how the newest is found.
+
+A commit holds, atomically, all that its partition's consumer needs to go on. It is one object, created only if
+absent: whoever creates number N + 1 was the partition's owner, and whoever comes second learns here that it is not.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass, field, replace
+from typing import TYPE_CHECKING, Any
+
+from penstock_consumers.store import layout
+from penstock_consumers.store.bucket import create_once
+from penstock_schemas.errors import CorruptStoreError, FencedError, StoreFormatError
+from penstock_schemas.messages import MAX_MESSAGE_BYTES, MAX_RAW_BYTES
+
+if TYPE_CHECKING:
+    from penstock_consumers.store.bucket import Bucket
+
+# Every such commit lists all segments that live, so that opening a store reads at most this many commits.
+FULL_EVERY = 100
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentEntry:
+    """A segment as a commit names it; `rows` are episodes, or, in an open segment, chunks."""
+
+    name: str
+    rows: int
+    steps: int
+    bytes: int
+    crc32: int
+
+
+@dataclass(frozen=True, slots=True)
+class LastRecord:
+    """The last record that was judged: what tells a log that was cut or replaced from the one that was read."""
+
+    offset: int
+    timestamp_ms: int
+    digest: str
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What a partition's consumer takes, and when it gives up on an episode.
+
+    A commit names the limits by which its records were judged, so that whoever recounts it judges alike.
+    """
+
+    idle_limit_ms: int = 600_000
+    max_message_bytes: int = MAX_MESSAGE_BYTES
+    max_raw_bytes: int = MAX_RAW_BYTES
+
+
+@dataclass(frozen=True, slots=True)
+class OpenEpisodes:
+    """A producer's open episodes, one item an env, and the chunk and step with which each goes on."""
+
+    env: list[int] = field(default_factory=list)
+    episode: list[int] = field(default_factory=list)
+    chunk: list[int] = field(default_factory=list)
+    step: list[int] = field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True)
+class ProducerEntry:
+    """What is known of a producer: its incarnation, the sequence number expected next, when it was last seen."""
+
+    incarnation: int
+    sequence: int
+    seen_ms: int
+    open: OpenEpisodes = field(default_factory=OpenEpisodes)
+
+
+@dataclass(frozen=True, slots=True)
+class Live:
+    """The segments that live at a commit."""
+
+    segments: tuple[SegmentEntry, ...] = ()
+    open: tuple[SegmentEntry, ...] = ()
+
+    def after(self, commit: Commit) -> Live:
+        """What lives once `commit` is applied."""
+        gone = {*commit.segments_removed, *commit.open_removed}
+        return Live(
+            tuple(entry for entry in (*self.segments, *commit.segments_added) if entry.name not in gone),
+            tuple(entry for entry in (*self.open, *commit.open_added) if entry.name not in gone),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Commit:
+    """One commit of one partition; `high_water` is the next offset to judge."""
+
+    partition: int
+    number: int
+    writer: str
+    high_water: int
+    topic_id: str
+    cluster_id: str
+    last: LastRecord | None
+    log_clock_ms: int
+    limits: Limits
+    producers: dict[str, ProducerEntry]
+    counters: dict[str, int]
+    segments_added: tuple[SegmentEntry, ...] = ()
+    segments_removed: tuple[str, ...] = ()
+    open_added: tuple[SegmentEntry, ...] = ()
+    open_removed: tuple[str, ...] = ()
+    live: Live | None = None
+
+    @property
+    def name(self) -> str:
+        """The name of the commit's object."""
+        return layout.commit(self.partition, self.number)
+
+    def to_json(self) -> bytes:
+        """Write the commit."""
+        return json.dumps({"format": layout.FORMAT, **asdict(self)}, separators=(",", ":")).encode()
+
+    @classmethod
+    def from_json(cls, data: bytes, name: str) -> Commit:
+        """Read a commit; raises `StoreFormatError` or `CorruptStoreError`, naming it."""
+        try:
+            read = json.loads(data)
+            version = read.pop("format")
+            if version != layout.FORMAT:
+                raise StoreFormatError(
+                    f"commit {name}: format version {version}, this Penstock reads {layout.FORMAT}: "
+                    "use the version of Penstock that wrote it"
+                )
+            return cls(**{**read, **_parts(read)})
+        except (ValueError, KeyError, TypeError) as error:
+            raise CorruptStoreError(f"commit {name}: does not read: {error!r}") from error
+
+
+def newest(bucket: Bucket, partition: int, *, after: int = -1) -> Commit | None:
+    """Find a partition's newest commit; None where it has none.
+
+    A listing is only a hint: numbers are asked for one by one from the newest listed until one is absent. `after` is
+    a number that is known to exist, and spares the listing.
+    """
+    number = after
+    if after < 0:
+        listed = [layout.commit_number(name) for name in bucket.list(layout.commits(partition))]
+        number = max(listed, default=0) - 1
+    found: Commit | None = None
+    while True:
+        number += 1
+        name = layout.commit(partition, number)
+        try:
+            found = Commit.from_json(bucket.read(name).to_pybytes(), name)
+        except FileNotFoundError:
+            return found
+
+
+def read(bucket: Bucket, partition: int, number: int) -> Commit:
+    """Read one commit; raises `CorruptStoreError` where it is missing."""
+    name = layout.commit(partition, number)
+    try:
+        return Commit.from_json(bucket.read(name).to_pybytes(), name)
+    except FileNotFoundError as error:
+        raise CorruptStoreError(f"commit {name}: it is missing, though a later one exists: restore it") from error
+
+
+def live_at(bucket: Bucket, commit: Commit) -> Live:
+    """Tell which segments live at a commit: from the last full listing, and the commits since."""
+    if commit.live is not None:
+        return commit.live
+    full = commit.number - commit.number % FULL_EVERY
+    first = read(bucket, commit.partition, full)
+    if first.live is None:
+        raise CorruptStoreError(f"commit {first.name}: it lists no segments, though every {FULL_EVERY}th must")
+    live = first.live
+    for number in range(full + 1, commit.number):
+        live = live.after(read(bucket, commit.partition, number))
+    return live.after(commit)
+
+
+def create(bucket: Bucket, commit: Commit, live: Live) -> Commit:
+    """Create a commit: the fence. `live` is what lives once it is applied.
+
+    Raises `FencedError` where another writer's commit has the number. If it raises anything else, the commit may
+    have been made or not: reload.
+    """
+    if commit.number % FULL_EVERY == 0:
+        commit = replace(commit, live=live)
+    if not create_once(bucket, commit.name, commit.to_json()):
+        raise FencedError(f"commit {commit.name}: another consumer made it; this one's work is discarded")
+    return commit
+
+
+def _parts(read: dict[str, Any]) -> dict[str, Any]:
+    live = read["live"]
+    return {
+        "last": read["last"] and LastRecord(**read["last"]),
+        "limits": Limits(**read["limits"]),
+        "producers": {
+            name: ProducerEntry(**{**entry, "open": OpenEpisodes(**entry["open"])})
+            for name, entry in read["producers"].items()
+        },
+        "segments_added": _entries(read["segments_added"]),
+        "segments_removed": tuple(read["segments_removed"]),
+        "open_added": _entries(read["open_added"]),
+        "open_removed": tuple(read["open_removed"]),
+        "live": live and Live(_entries(live["segments"]), _entries(live["open"])),
+    }
+
+
+def _entries(read: list[dict[str, Any]]) -> tuple[SegmentEntry, ...]:
+    return tuple(SegmentEntry(**entry) for entry in read)

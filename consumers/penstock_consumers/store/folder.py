@@ -1,0 +1,95 @@
+"""A bucket in a folder: exclusive, whole and durable objects, by synced temporary files and hard links."""
+
+from __future__ import annotations
+
+import os
+import uuid
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+
+from penstock_schemas.errors import StoreError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+
+_TEMPORARY = "."
+
+
+class Folder:
+    """A bucket in a folder; made when the first object is written."""
+
+    def __init__(self, root: Path) -> None:
+        self._root = root.absolute()
+
+    @property
+    def url(self) -> str:
+        """The folder's path."""
+        return str(self._root)
+
+    def create(self, name: str, data: bytes) -> bool:
+        """Create an object by a hard link to a synced temporary file: exclusive, and whole after a power cut.
+
+        Raises `StoreError` on a file system without hard links.
+        """
+        path = self._root / name
+        temporary = self._write(path, data)
+        try:
+            os.link(temporary, path)
+        except FileExistsError:
+            return False
+        except OSError as error:
+            raise StoreError(f"store {self.url!r}: its file system has no hard links ({error}): use another") from error
+        finally:
+            temporary.unlink()
+        _sync(path.parent)
+        return True
+
+    def put(self, name: str, data: bytes | pa.Buffer) -> None:
+        """Write an object by a rename of a synced temporary file."""
+        path = self._root / name
+        self._write(path, data).rename(path)
+        _sync(path.parent)
+
+    def read(self, name: str) -> pa.Buffer:
+        """Map an object into memory."""
+        path = self._root / name
+        if path.stat().st_size == 0:
+            return pa.py_buffer(b"")
+        with pa.memory_map(str(path)) as mapped:
+            return mapped.read_buffer()
+
+    def list(self, prefix: str) -> Iterator[str]:
+        """Name the objects below a prefix; unfinished temporary files are none."""
+        top = self._root / prefix
+        for folder, _, files in os.walk(top):
+            for file in files:
+                if not file.startswith(_TEMPORARY):
+                    yield os.path.relpath(os.path.join(folder, file), self._root).replace(os.sep, "/")  # noqa: PTH118
+
+    def _write(self, path: Path, data: bytes | pa.Buffer) -> Path:
+        self._make(path.parent)
+        temporary = path.parent / f"{_TEMPORARY}{path.name}.{uuid.uuid4().hex}"
+        with temporary.open("xb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        return temporary
+
+    def _make(self, folder: Path) -> None:
+        if folder.is_dir():
+            return
+        self._make(folder.parent)
+        folder.mkdir(exist_ok=True)
+        _sync(folder.parent)
+
+
+def _sync(folder: Path) -> None:
+    """Sync a folder: a name survives a power cut only once its folder has been synced."""
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

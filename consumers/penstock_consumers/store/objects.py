@@ -1,0 +1,56 @@
+"""A bucket in memory or in an object store, through obstore."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import obstore
+import pyarrow as pa
+from obstore.exceptions import AlreadyExistsError
+from obstore.store import from_url
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from obstore.store import ObjectStore
+
+
+class Objects:
+    """A bucket over an obstore store."""
+
+    def __init__(self, store: ObjectStore, url: str) -> None:
+        self._store = store
+        self._url = url
+
+    @classmethod
+    def open(cls, url: str) -> Objects:
+        """Open any URL that obstore knows."""
+        return cls(from_url(url if url != "memory://" else "memory:///"), url.partition("?")[0])
+
+    @property
+    def url(self) -> str:
+        """The URL, its query left out."""
+        return self._url
+
+    def create(self, name: str, data: bytes) -> bool:
+        """Create an object by a conditional put."""
+        try:
+            obstore.put(self._store, name, data, mode="create")
+        except AlreadyExistsError:
+            return False
+        return True
+
+    def put(self, name: str, data: bytes | pa.Buffer) -> None:
+        """Write an object."""
+        # pyarrow's buffers are of signed bytes, obstore takes unsigned ones.
+        obstore.put(self._store, name, obstore.Bytes(memoryview(data).cast("B")))
+
+    def read(self, name: str) -> pa.Buffer:
+        """Read an object into memory; raises `FileNotFoundError`."""
+        return pa.py_buffer(obstore.get(self._store, name).bytes())
+
+    def list(self, prefix: str) -> Iterator[str]:
+        """Name the objects below a prefix."""
+        for page in obstore.list(self._store, prefix):
+            for entry in page:
+                yield entry["path"]

@@ -1,0 +1,97 @@
+"""Segments: immutable Arrow IPC files, of whole episodes or of chunk rows whose episodes are open.
+
+A segment of episodes has a row an episode: where it came from, how it ended, which policies acted in it, and its T
+steps and T + 1 observations as lists. The files are uncompressed, so that a reader on a disk maps them.
+"""
+
+from __future__ import annotations
+
+import zlib
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+
+from penstock_consumers.store.commits import SegmentEntry
+from penstock_schemas.errors import CorruptStoreError
+
+if TYPE_CHECKING:
+    from penstock_consumers.store.bucket import Bucket
+    from penstock_schemas.stream import StreamSpec
+
+
+def _list(name: str, item: pa.DataType) -> pa.Field:
+    return pa.field(name, pa.list_(pa.field("item", item, nullable=False)), nullable=False)
+
+
+# Where the rows of an open segment came from, beside the columns of a message.
+PROVENANCE_FIELDS = (
+    pa.field("producer", pa.string(), nullable=False),
+    pa.field("incarnation", pa.int64(), nullable=False),
+    pa.field("offset", pa.int64(), nullable=False),
+    pa.field("timestamp_ms", pa.int64(), nullable=False),
+)
+EPISODE_FIELDS = (
+    pa.field("producer", pa.string(), nullable=False),
+    pa.field("incarnation", pa.int64(), nullable=False),
+    pa.field("env", pa.int32(), nullable=False),
+    pa.field("episode", pa.int64(), nullable=False),
+    pa.field("length", pa.int64(), nullable=False),
+    pa.field("return", pa.float64(), nullable=False),
+    pa.field("ends", pa.uint8(), nullable=False),
+    pa.field("abort_reason", pa.string()),
+    pa.field("seed", pa.int64()),
+    pa.field("reset_options", pa.string()),
+    # The records in which its first chunk lies and with which it ended, and the log's time of the latter.
+    pa.field("opened_offset", pa.int64(), nullable=False),
+    pa.field("closed_offset", pa.int64(), nullable=False),
+    pa.field("closed_ms", pa.int64(), nullable=False),
+    # An item a chunk.
+    _list("chunk_first_step", pa.int64()),
+    _list("policy_version", pa.int64()),
+    _list("policy_digest", pa.binary(32)),
+    _list("exploration", pa.uint8()),
+)
+
+
+def episode_schema(spec: StreamSpec) -> pa.Schema:
+    """The schema of a segment of whole episodes."""
+    return pa.schema([*EPISODE_FIELDS, *(column.field for column in spec.columns)], spec.schema.metadata)
+
+
+def open_schema(spec: StreamSpec) -> pa.Schema:
+    """The schema of an open segment: a message's rows, and where they came from."""
+    return pa.schema([*spec.schema, *PROVENANCE_FIELDS], spec.schema.metadata)
+
+
+def write(bucket: Bucket, name: str, batch: pa.RecordBatch, steps: int) -> SegmentEntry:
+    """Write a segment of one batch; durable when this returns."""
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_file(sink, batch.schema) as writer:
+        writer.write_batch(batch)
+    data = sink.getvalue()
+    bucket.put(name, data)
+    return SegmentEntry(name, batch.num_rows, steps, data.size, zlib.crc32(data))
+
+
+def read(bucket: Bucket, entry: SegmentEntry, schema: pa.Schema) -> pa.RecordBatch:
+    """Read a segment, mapped where it can be; raises `CorruptStoreError` where it is missing or not as written."""
+    try:
+        data = bucket.read(entry.name)
+        with pa.ipc.open_file(data) as reader:
+            batch = reader.get_batch(0)
+    except (OSError, pa.ArrowException) as error:
+        raise CorruptStoreError(f"segment {entry.name}: does not read: {error}") from error
+    if data.size != entry.bytes or batch.num_rows != entry.rows:
+        found, named = f"{batch.num_rows} rows in {data.size} bytes", f"{entry.rows} in {entry.bytes}"
+        raise CorruptStoreError(f"segment {entry.name}: {found}, its commit names {named}: it was altered")
+    if not batch.schema.equals(schema):
+        raise CorruptStoreError(f"segment {entry.name}: its schema is not the store's")
+    return batch
+
+
+def intact(bucket: Bucket, entry: SegmentEntry) -> bool:
+    """Tell whether a segment's bytes are those that were written."""
+    try:
+        return zlib.crc32(bucket.read(entry.name)) == entry.crc32
+    except FileNotFoundError:
+        return False

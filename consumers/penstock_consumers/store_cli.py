@@ -1,0 +1,92 @@
+"""`penstock-store`: what a store holds, and whether that is what the log says."""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import json
+import sys
+from typing import TYPE_CHECKING
+
+from penstock_consumers.info import describe, format_info
+from penstock_consumers.store.bucket import open_bucket
+from penstock_schemas.errors import PenstockError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from penstock_consumers.verify import Report
+
+
+def main() -> None:
+    """Run a command; exits with 0, 1 where verifying found something wrong or an error ended it, 2 for wrong words."""
+    sys.exit(run(sys.argv[1:]))
+
+
+def run(argv: Sequence[str]) -> int:
+    """Run a command; give the exit status."""
+    words = _parser().parse_args(argv)
+    try:
+        status: int = words.run(words)
+    except PenstockError as error:
+        sys.stderr.write(f"error: {error}\n")
+        return 1
+    return status
+
+
+def format_report(report: Report) -> str:
+    """Lay a report out as text for a person."""
+    verdict = "the store holds exactly what the log says" if report.ok else "THE STORE IS NOT WHAT THE LOG SAYS"
+    rows = (
+        ("expected", report.episodes_expected, report.steps_expected),
+        ("stored", report.episodes_stored, report.steps_stored),
+        ("missing", report.episodes_missing, report.steps_missing),
+        ("duplicated", report.episodes_duplicated, report.steps_duplicated),
+        ("wrong", report.episodes_wrong, report.steps_wrong),
+    )
+    return "\n".join(
+        [
+            f"{'':12}{'episodes':>14}{'steps':>16}",
+            *(f"{name:12}{episodes:14,}{steps:16,}" for name, episodes, steps in rows),
+            f"{'unexpected':12}{report.episodes_unexpected:14,}",
+            f"{report.messages:,} messages judged again",
+            f"{report.segments_damaged} segments damaged, {report.commits_wrong} counts or states wrong",
+            *(f"  {finding}" for finding in report.findings),
+            verdict,
+        ]
+    )
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="penstock-store", description=__doc__)
+    commands = parser.add_subparsers(required=True, metavar="COMMAND")
+    info = commands.add_parser("info", help="show what a store holds")
+    info.set_defaults(run=_info)
+    verify = commands.add_parser("verify", help="compare a store with its log; exit 1 where they differ")
+    verify.set_defaults(run=_verify)
+    verify.add_argument("--bootstrap-servers", help="Kafka brokers; KAFKA_BOOTSTRAP_SERVERS where not given")
+    verify.add_argument("--config", help="a TOML file with a service's settings, for Kafka's TLS and SASL")
+    for command in (info, verify):
+        command.add_argument("store", help="a folder, or a URL that obstore opens")
+        command.add_argument("--json", action="store_true", help="print JSON")
+    return parser
+
+
+def _info(words: argparse.Namespace) -> int:
+    described = describe(open_bucket(words.store))
+    sys.stdout.write((json.dumps(described) if words.json else format_info(described)) + "\n")
+    return 0
+
+
+def _verify(words: argparse.Namespace) -> int:
+    # Reading a store must not need Kafka's client.
+    from penstock_consumers.verify_kafka import verify_against_kafka  # noqa: PLC0415
+
+    report = verify_against_kafka(words.store, words.bootstrap_servers, words.config)
+    told = json.dumps({"ok": report.ok, **dataclasses.asdict(report)}) if words.json else format_report(report)
+    sys.stdout.write(told + "\n")
+    return 0 if report.ok else 1
+
+
+if __name__ == "__main__":
+    main()
