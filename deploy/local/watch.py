@@ -1,0 +1,112 @@
+"""Watching a run: what the pods' metrics say, as one row of numbers and as a live table."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from rich.table import Table
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from deploy.local.pod import Pod
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """What one pod says at one moment; what it does not have is 0."""
+
+    running: bool = False
+    steps: float = 0.0
+    episodes: float = 0.0
+    lag: float = 0.0
+    version: float = 0.0
+    returns: tuple[float, float] = (0.0, 0.0)
+    """Number and sum of the returns of the newest policy version."""
+
+
+@dataclass(frozen=True, slots=True)
+class Flow:
+    """One pod's reading, and its speed in steps per second."""
+
+    pod: str
+    reading: Reading
+    speed: float
+
+
+class Watch:
+    """Reads pods again and again, and tells how fast they are."""
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        self._clock = clock
+        self._before: dict[str, tuple[float, float]] = {}
+        self._speed: dict[str, float] = {}
+
+    def read(self, pods: Sequence[Pod]) -> list[Flow]:
+        """Read every pod once."""
+        return [self._flow(pod) for pod in pods]
+
+    def _flow(self, pod: Pod) -> Flow:
+        reading, now = _read(pod), self._clock()
+        then, steps = self._before.get(pod.name, (now, reading.steps))
+        # Counters jump when a fragment is closed or a commit is made: speeds are over a second or more.
+        if now - then >= 1.0:
+            self._speed[pod.name] = max(reading.steps - steps, 0.0) / (now - then)
+            self._before[pod.name] = (now, reading.steps)
+        elif pod.name not in self._before:
+            self._before[pod.name] = (now, reading.steps)
+        return Flow(pod.name, reading, self._speed.get(pod.name, 0.0) if reading.running else 0.0)
+
+
+def table(flows: Sequence[Flow], title: str) -> Table:
+    """Lay a moment out as a table."""
+    made = Table(title=title, title_justify="left", title_style="bold")
+    made.add_column("pod")
+    for heading in ("steps/s", "steps", "episodes", "lag", "policy", "mean return"):
+        made.add_column(heading, justify="right")
+    for flow in flows:
+        reading = flow.reading
+        state = "" if reading.running else " [red](down)[/red]"
+        made.add_row(f"{flow.pod}{state}", *_numbers(flow))
+    return made
+
+
+def line(flows: Sequence[Flow], title: str) -> str:
+    """Lay a moment out as a line, for where there is no terminal."""
+    told = (f"{flow.pod} {'up' if flow.reading.running else 'DOWN'} {_numbers(flow)[0]} steps/s" for flow in flows)
+    return f"{title}: {', '.join(told)}"
+
+
+def _numbers(flow: Flow) -> tuple[str, ...]:
+    reading = flow.reading
+    count, total = reading.returns
+    return (
+        f"{flow.speed:,.0f}",
+        f"{reading.steps:,.0f}",
+        f"{reading.episodes:,.0f}",
+        f"{reading.lag:,.0f}",
+        f"{reading.version:.0f}",
+        f"{total / count:.1f}" if count else "",
+    )
+
+
+def _read(pod: Pod) -> Reading:
+    sums: dict[str, float] = {}
+    by_version: dict[str, dict[int, float]] = {"count": {}, "sum": {}}
+    for sample in pod.samples():
+        name = sample.name.partition("_")[2].partition("_")[2]
+        version = sample.labels.get("policy_version")
+        if version is not None and name.startswith("episode_return_"):
+            by_version[name.rpartition("_")[2]][int(version)] = sample.value
+        elif sample.labels.get("outcome", "ended") in {"ended", "aborted"}:
+            sums[name] = sums.get(name, 0.0) + sample.value
+    newest = max(by_version["count"], default=0)
+    return Reading(
+        running=pod.running,
+        steps=sums.get("steps_total", 0.0),
+        episodes=sums.get("episodes_total", 0.0),
+        lag=sums.get("lag_offsets", 0.0),
+        version=sums.get("policy_version", 0.0),
+        returns=(by_version["count"].get(newest, 0.0), by_version["sum"].get(newest, 0.0)),
+    )
