@@ -145,12 +145,7 @@ def decode(
     if kind is Kind.TICK:
         return Message(kind)
     producer = headers.text("producer")
-    incarnation, sequence = record.offset, 0
-    if kind is not Kind.BEGIN:
-        incarnation, sequence = headers.number("incarnation"), headers.number("sequence")
-        if incarnation >= record.offset:
-            detail = f"incarnation {incarnation} in a record at offset {record.offset}: a begin record comes first"
-            raise RejectedError("headers", detail)
+    incarnation, sequence = (record.offset, 0) if kind is Kind.BEGIN else _incarnation(headers, record.offset)
     if kind is Kind.END:
         return Message(kind, producer, incarnation, sequence, reason=headers.text("reason"))
     fingerprint = headers.bytes("schema")
@@ -168,6 +163,14 @@ def decode(
     return Message(kind, producer, incarnation, sequence, spec=own, batch=batch)
 
 
+def _incarnation(headers: _Headers, offset: int) -> tuple[int, int]:
+    incarnation, sequence = headers.number("incarnation"), headers.number("sequence")
+    if incarnation >= offset:
+        detail = f"incarnation {incarnation} in a record at offset {offset}: a begin record comes first"
+        raise RejectedError("headers", detail)
+    return incarnation, sequence
+
+
 def _open(
     headers: _Headers, value: bytes, fingerprint: bytes, spec: StreamSpec | None, max_raw_bytes: int
 ) -> tuple[StreamSpec, pa.RecordBatch]:
@@ -176,9 +179,9 @@ def _open(
     try:
         source = pa.BufferReader(value)
         reader = pa.ipc.MessageReader.open_stream(source)
-        schema = pa.ipc.read_schema(reader.read_next_message())
+        schema = pa.ipc.read_schema(_next(reader, "schema"))
         own = _known(schema, fingerprint, spec)
-        message = reader.read_next_message()
+        message = _next(reader, "record batch")
         if message.metadata_version != pa.ipc.MetadataVersion.V5:
             # Earlier ones can ask for compressed buffers in a second way, which `has_compressed_body` does not see.
             raise RejectedError("invalid", "a record batch of an old metadata version: write it as version 5")
@@ -193,6 +196,14 @@ def _open(
             raise RejectedError("truncated", "no whole Arrow stream: its end is missing")
         raise RejectedError("invalid", "more after the record batch: a message holds exactly one")
     return own, batch
+
+
+def _next(reader: pa.ipc.MessageReader, expected: str) -> pa.ipc.Message:
+    # pyarrow reads any message as the type that it is asked for, and crashes where it is another.
+    message = reader.read_next_message()
+    if message.type != expected:
+        raise RejectedError("invalid", f"an Arrow message of type {message.type!r} where a {expected} belongs")
+    return message
 
 
 def _known(schema: pa.Schema, fingerprint: bytes, spec: StreamSpec | None) -> StreamSpec:

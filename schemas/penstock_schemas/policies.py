@@ -50,15 +50,16 @@ class PolicyRecord:
 
     def to_safetensors(self) -> bytes:
         """The weights as a safetensors file, the settings in its metadata."""
-        arrays = {name: np.ascontiguousarray(value) for name, value in self.weights.items()}
-        return save(arrays, {"version": str(self.version), "settings": _canonical(self.settings)})
+        arrays = {name: np.asarray(value, order="C") for name, value in self.weights.items()}
+        # One key of metadata: safetensors writes several in any order, and equal versions are to be equal bytes.
+        return save(arrays, {"penstock": _canonical({"version": self.version, "settings": dict(self.settings)})})
 
 
 def digest(weights: Mapping[str, NDArray[Any]], settings: Mapping[str, Any]) -> bytes:
     """Compute the sha256 of names, dtypes, shapes and bytes in the order of the names, then of the settings."""
     sha = hashlib.sha256()
     for name in sorted(weights):
-        value = np.ascontiguousarray(weights[name])
+        value = np.asarray(weights[name], order="C")
         sha.update(json.dumps([name, value.dtype.str, value.shape]).encode())
         sha.update(value.tobytes())
     sha.update(_canonical(settings).encode())
@@ -84,23 +85,34 @@ def encode_policy(record: PolicyRecord) -> tuple[bytes, Headers]:
 
 def decode_policy(record: Record) -> PolicyRecord:
     """Read a version; raises `PolicyRejectedError` unless its digest is that of its own weights and settings."""
-    headers = dict(record.headers)
+    headers: dict[str, bytes] = dict(record.headers)
     if headers.get("penstock") != FORMAT or headers.get("format") != WEIGHTS_FORMAT:
         known = f"{FORMAT!r} with {WEIGHTS_FORMAT!r}"
         found = f"{headers.get('penstock')!r} with {headers.get('format')!r}"
         raise PolicyRejectedError("format", f"a policy record of format {found}: this reader knows {known}")
     try:
-        version = int(headers["version"])
-        settings = json.loads(headers["settings"])
-        weights = load(record.value or b"")
+        read = PolicyRecord(_version(headers["version"]), load(record.value or b""), _settings(headers["settings"]))
+        own = read.digest
     except (KeyError, ValueError, TypeError, RecursionError, SafetensorError) as error:
         detail = f"a policy record at offset {record.offset} that does not read: {error!r}"
         raise PolicyRejectedError("unreadable", detail) from error
-    read = PolicyRecord(version, weights, settings)
-    if version < 1 or read.digest != headers.get("digest"):
-        detail = f"policy version {version}: its digest is not that of its weights; publish it again"
+    if own != headers.get("digest"):
+        detail = f"policy version {read.version}: its digest is not that of its weights; publish it again"
         raise PolicyRejectedError("digest", detail)
     return read
+
+
+def _version(header: bytes) -> int:
+    if not header.isdigit() or not 0 < int(header[:20]) < 1 << 63:
+        raise ValueError(f"the version {header[:32]!r}")
+    return int(header)
+
+
+def _settings(header: bytes) -> dict[str, Any]:
+    settings = json.loads(header)
+    if not isinstance(settings, dict):
+        raise TypeError(f"settings that are no object: {header[:32]!r}")
+    return settings
 
 
 def _canonical(settings: Mapping[str, Any]) -> str:

@@ -1,0 +1,215 @@
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from penstock_schemas import chunks
+from penstock_schemas.chunks import MAX_ENVS, Ends, Exploration, check, list_column, steps
+from penstock_schemas.errors import RejectedError
+from penstock_schemas.spaces import BOX_DTYPES, Box, Discrete
+from penstock_schemas.stream import Column
+from tests.schemas.batches import Row, make_batch, make_rows, replaced, stream
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+FLOAT = np.dtype(np.float32)
+SPEC = stream(extras=[Column("logits", (3,), FLOAT)])
+# Two envs; the first goes through an episode of two chunks and begins another.
+ROWS = (
+    Row(env=0, episode=4, seed=7, reset_options="{}", steps=2),
+    Row(env=0, episode=4, chunk=1, first_step=2, ends=Ends.TERMINATED, steps=3),
+    Row(env=0, episode=5, ends=Ends.ABORTED, abort_reason="env", steps=1),
+    Row(env=2, episode=0, chunk=6, first_step=9, ends=Ends.CUT, exploration=Exploration.EPSILON, steps=2),
+)
+BATCH = make_batch(SPEC, ROWS)
+
+
+def rejection(batch: pa.RecordBatch) -> str:
+    with pytest.raises(RejectedError) as caught:
+        check(batch, SPEC)
+    assert caught.value.reason == "rows"
+    return str(caught.value)
+
+
+def altered(row: int, **changes: Any) -> list[Row]:
+    return [Row(**{**vars(old), **changes}) if at == row else old for at, old in enumerate(ROWS)]
+
+
+def test_valid_rows_are_taken() -> None:
+    check(BATCH, SPEC)
+    assert steps(BATCH).tolist() == [2, 3, 1, 2]
+
+
+@given(st.integers(0, 1 << 32), st.integers(1, 4), st.integers(1, 5), st.sampled_from(BOX_DTYPES))
+def test_what_a_producer_can_make_is_taken(seed: int, envs: int, count: int, dtype: str) -> None:
+    generator = np.random.default_rng(seed)
+    spec = stream(Box((2, 3), np.dtype(dtype)), Discrete(300, start=-7), extras=[Column("value", (), FLOAT)])
+    rows = make_rows(generator, envs=envs, chunks=count)
+    batch = make_batch(spec, rows, generator=generator)
+    check(batch, spec)
+    assert steps(batch).tolist() == [row.steps for row in rows]
+
+
+def test_no_rows_are_no_wrong_rows() -> None:
+    check(BATCH.slice(0, 0), SPEC)
+
+
+def test_an_empty_list_column_needs_no_offsets() -> None:
+    kind = SPEC.schema.field("reward").type
+    bare = pa.Array.from_buffers(kind, 0, [None, pa.py_buffer(b"")], children=[pa.array([], pa.float32())])
+    check(replaced(make_batch(SPEC, []), "reward", bare), SPEC)
+
+
+@pytest.mark.parametrize("ends", [0, 1, 2, 3, 8])
+def test_every_way_to_end_is_taken(ends: int) -> None:
+    check(make_batch(SPEC, altered(3, ends=ends)), SPEC)
+
+
+@pytest.mark.parametrize(
+    ("rows", "message"),
+    [
+        (altered(1, steps=0), "row 1 has no step"),
+        (altered(2, env=-1), "column 'env' has the negative value -1"),
+        (altered(0, episode=-5), "column 'episode' has the negative value -5"),
+        (altered(3, chunk=-6), "column 'chunk' has the negative value -6"),
+        (altered(3, first_step=-9), "column 'first_step' has the negative value -9"),
+        (altered(3, policy_version=-1), "column 'policy_version' has the negative value -1"),
+        (altered(3, env=MAX_ENVS), f"env index {MAX_ENVS}: at most {MAX_ENVS} envs a producer"),
+        *(
+            (altered(3, ends=ends, abort_reason="env"), "column 'ends' has a value that is no way to end")
+            for ends in (5, 6, 7, 9, 10, 12, 16, 255)
+        ),
+        (altered(0, exploration=4), "column 'exploration' has the unknown value 4"),
+        (altered(3, chunk=0), "a row is the first chunk and not at step 0, or the other way round"),
+        (altered(3, first_step=0), "a row is the first chunk and not at step 0, or the other way round"),
+        (altered(2, abort_reason=None), "an abort without a reason, or a reason without an abort"),
+        (altered(1, abort_reason="env"), "an abort without a reason, or a reason without an abort"),
+        (altered(1, seed=1), "a seed or reset options on a chunk that is not an episode's first"),
+        (altered(1, reset_options="{}"), "a seed or reset options on a chunk that is not an episode's first"),
+        # Where the episode goes on, the next row of its env is its next chunk.
+        (altered(1, episode=5), "row 1 does not follow the row before it"),
+        (altered(1, chunk=2), "row 1 does not follow the row before it"),
+        (altered(1, first_step=3), "row 1 does not follow the row before it"),
+        # Where it ended, the next row of its env begins a later one.
+        (altered(2, episode=4), "row 2 does not follow the row before it"),
+        (altered(2, episode=3), "row 2 does not follow the row before it"),
+        (altered(2, chunk=1, first_step=5), "row 2 does not follow the row before it"),
+        (altered(0, ends=Ends.TRUNCATED), "row 1 does not follow the row before it"),
+        (altered(1, ends=Ends.OPEN), "row 2 does not follow the row before it"),
+        # Envs come in order, each in one run.
+        ([ROWS[3], *ROWS[:3]], "row 1 does not follow the row before it"),
+        ([ROWS[0], ROWS[0]], "row 1 does not follow the row before it"),
+    ],
+)
+def test_a_broken_row_rule_is_named(rows: Sequence[Row], message: str) -> None:
+    assert rejection(make_batch(SPEC, rows)) == f"rows: {message}"
+
+
+@pytest.mark.parametrize("env", [0, MAX_ENVS - 1])
+def test_env_indices_reach_up_to_the_bound(env: int) -> None:
+    check(make_batch(SPEC, [Row(env=env)]), SPEC)
+
+
+@pytest.mark.parametrize("name", [field.name for field in SPEC.schema if not pa.types.is_list(field.type)])
+def test_a_null_that_must_not_be_is_named(name: str) -> None:
+    field = SPEC.schema.field(name)
+    if field.nullable:
+        check(replaced(make_batch(SPEC, [Row()]), name, [None]), SPEC)
+        return
+    values = [None, *BATCH.column(name).to_pylist()[1:]]
+    assert rejection(replaced(BATCH, name, values)) == f"rows: column {name!r} has nulls"
+
+
+def with_items(name: str, offsets: Sequence[int], items: pa.Array, mask: pa.Array | None = None) -> pa.RecordBatch:
+    array = pa.ListArray.from_arrays(pa.array(offsets, pa.int32()), items, type=SPEC.schema.field(name).type, mask=mask)
+    return replaced(BATCH, name, array)
+
+
+@pytest.mark.parametrize("name", ["observation", "action", "logits"])
+def test_a_null_list_is_named(name: str) -> None:
+    array = BATCH.column(name)
+    mask = pa.array([False, True, False, False])
+    nulled = with_items(name, array.offsets.to_pylist(), array.values, mask)
+    assert rejection(nulled) == f"rows: column {name!r} has nulls"
+
+
+@pytest.mark.parametrize("name", ["observation", "action", "reward", "logits"])
+def test_a_null_item_is_named(name: str) -> None:
+    array = BATCH.column(name)
+    bitmap = pa.py_buffer(b"\xfe\xff")
+    items = array.values
+    children = [items.values] if pa.types.is_fixed_size_list(items.type) else None
+    buffers = items.buffers()[:1] if children else items.buffers()
+    nulled = pa.Array.from_buffers(items.type, len(items), [bitmap, *buffers[1:]], children=children)
+    assert rejection(with_items(name, array.offsets.to_pylist(), nulled)) == f"rows: column {name!r} has nulls"
+
+
+@pytest.mark.parametrize("name", ["observation", "logits"])
+def test_a_null_inside_of_an_item_is_named(name: str) -> None:
+    array = BATCH.column(name)
+    flat = array.values.values.to_pylist()
+    inner = pa.array([None, *flat[1:]], pa.float32())
+    items = pa.FixedSizeListArray.from_arrays(inner, type=array.values.type)
+    assert rejection(with_items(name, array.offsets.to_pylist(), items)) == f"rows: column {name!r} has nulls"
+
+
+@pytest.mark.parametrize("name", ["observation", "action", "reward", "logits"])
+@pytest.mark.parametrize("side", ["before", "after"])
+def test_lists_that_do_not_lie_end_to_end_are_named(name: str, side: str) -> None:
+    array = BATCH.column(name)
+    items = pa.concat_arrays([array.values, array.values[:1]])
+    offsets = np.asarray(array.offsets) + (side == "before")
+    assert rejection(with_items(name, offsets.tolist(), items)) == (
+        f"rows: lists of column {name!r} do not lie end to end"
+    )
+
+
+@pytest.mark.parametrize(("name", "what"), [("observation", "L + 1"), ("action", "L"), ("logits", "L")])
+def test_lists_of_another_length_are_named(name: str, what: str) -> None:
+    array = BATCH.column(name)
+    offsets = array.offsets.to_pylist()
+    offsets[1] += 1
+    assert rejection(with_items(name, offsets, array.values)) == (
+        f"rows: column {name!r} does not hold {what} items in every row"
+    )
+
+
+def test_an_action_outside_of_its_space_is_named() -> None:
+    actions = np.array([0, 1, 2, 0, 1, 2, 3, 0], np.int8)
+    batch = make_batch(SPEC, ROWS, values={"action": actions})
+    assert rejection(batch) == "rows: column 'action' has a value outside 0 … 2: 0 … 3"
+
+
+def test_an_array_that_arrow_finds_damaged_is_invalid() -> None:
+    damaged = with_items("action", [0, 2, 1, 6, 8], BATCH.column("action").values)
+    with pytest.raises(RejectedError, match=r"^invalid: Arrow finds it damaged: In column \d+: Invalid: ") as caught:
+        check(damaged, SPEC)
+    assert caught.value.reason == "invalid"
+
+
+def test_text_that_is_no_utf8_is_invalid() -> None:
+    text = pa.Array.from_buffers(
+        pa.string(), 1, [None, pa.py_buffer(np.array([0, 1], np.int32)), pa.py_buffer(b"\xff")]
+    )
+    with pytest.raises(RejectedError, match=re.escape("invalid: Arrow finds it damaged")):
+        check(replaced(make_batch(SPEC, [Row()]), "reset_options", text), SPEC)
+
+
+def test_columns_are_read_from_batches_and_tables_alike() -> None:
+    table = pa.Table.from_batches([BATCH, BATCH])
+    assert chunks.fixed(BATCH, "env").tolist() == [0, 0, 0, 2]
+    assert chunks.fixed(table, "env").tolist() == [0, 0, 0, 2] * 2
+
+
+def test_a_list_column_takes_items_of_another_dtype_as_its_own() -> None:
+    column = SPEC.columns[1]
+    array = list_column(column, np.array([0, 1, 2], np.int64), np.array([0, 3], np.int32))
+    assert array.type == column.field.type
+    assert array.to_pylist() == [[0, 1, 2]]

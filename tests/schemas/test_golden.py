@@ -1,0 +1,87 @@
+"""The bytes of format 1: red where what is written changes, or where what was written no longer reads."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import numpy as np
+import pytest
+
+from penstock_schemas.messages import Kind, Message, decode
+from penstock_schemas.policies import decode_policy
+from tests.schemas.regenerate_golden import BATCH, FOLDER, OFFSET, POLICY, SPEC, read, records
+
+FINGERPRINT = "72bec6a8206d6331a3a3b2965ce8cdd6fbc3e9eb1484f6913584571b48f042e1"
+# What zstd makes of the same bytes is the library's own affair, and so is the order of a safetensors file's metadata.
+SAME_BYTES = ("begin", "chunks", "end", "tick")
+
+
+def safetensors(value: bytes | None) -> tuple[dict[str, Any], bytes]:
+    """A safetensors file as its header and its data."""
+    assert value is not None
+    size = int.from_bytes(value[:8], "little")
+    header: dict[str, Any] = json.loads(value[8 : 8 + size])
+    return header, value[8 + size :]
+
+
+def test_every_record_has_its_file() -> None:
+    assert {path.stem for path in FOLDER.iterdir()} == set(records())
+
+
+@pytest.mark.parametrize("name", SAME_BYTES)
+def test_the_same_content_gives_the_same_bytes(name: str) -> None:
+    golden, encoded = read(name), records()[name]
+    assert encoded.headers == golden.headers
+    assert encoded.value == golden.value
+
+
+@pytest.mark.parametrize("name", ["chunks-zstd", "policy"])
+def test_the_same_content_gives_the_same_headers(name: str) -> None:
+    assert records()[name].headers == read(name).headers
+
+
+def test_the_same_weights_give_the_same_file() -> None:
+    assert safetensors(records()["policy"].value) == safetensors(read("policy").value)
+
+
+def test_the_fingerprint_stays() -> None:
+    assert SPEC.fingerprint.hex() == FINGERPRINT
+
+
+def test_the_begin_reads() -> None:
+    assert decode(read("begin"), None) == Message(Kind.BEGIN, "pod-0", OFFSET, 0, spec=SPEC)
+
+
+@pytest.mark.parametrize("name", ["chunks", "chunks-zstd"])
+@pytest.mark.parametrize("spec", [SPEC, None], ids=["known", "learned"])
+def test_the_chunks_read(name: str, spec: Any) -> None:
+    message = decode(read(name), spec)
+    assert (message.kind, message.producer, message.incarnation, message.sequence) == (Kind.CHUNKS, "pod-0", 4, 6)
+    assert message.batch is not None
+    rewards = message.batch.column("reward").values.to_numpy()
+    assert rewards.tobytes() == np.array([1, -0.5, np.inf, np.nan], np.float32).tobytes()
+    named = [name for name in BATCH.schema.names if name != "reward"]
+    assert message.batch.select(named).equals(BATCH.select(named), check_metadata=True)
+    assert message.batch.select(["env", "ends", "abort_reason", "seed", "action"]).to_pylist() == [
+        {"env": 0, "ends": 0, "abort_reason": None, "seed": 11, "action": [0, 1]},
+        {"env": 0, "ends": 3, "abort_reason": None, "seed": None, "action": [2]},
+        {"env": 3, "ends": 4, "abort_reason": "env", "seed": None, "action": [1]},
+    ]
+    assert message.batch.column("observation").to_pylist()[2] == [[2.5, 2.625, 2.75, 2.875], [3.0, 3.125, 3.25, 3.375]]
+
+
+def test_the_end_reads() -> None:
+    assert decode(read("end"), SPEC) == Message(Kind.END, "pod-0", 4, 7, reason="stopped")
+
+
+def test_the_tick_reads() -> None:
+    assert decode(read("tick"), SPEC) == Message(Kind.TICK)
+
+
+def test_the_policy_reads() -> None:
+    policy = decode_policy(read("policy"))
+    assert (policy.version, policy.settings, policy.digest) == (12, {"epsilon": 0.125}, POLICY.digest)
+    assert policy.weights.keys() == {"a", "b"}
+    assert np.array_equal(policy.weights["a"], np.array([[0, 1], [2, 3]], np.int64))
+    assert np.array_equal(policy.weights["b"], np.array([0.5, -1], np.float32))

@@ -1,0 +1,138 @@
+from __future__ import annotations
+
+import dataclasses
+import json
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from penstock_schemas.errors import SettingsError, SpaceError
+from penstock_schemas.ipc import to_ipc
+from penstock_schemas.spaces import Box, Discrete
+from penstock_schemas.stream import METADATA_KEY, ROW_FIELDS, Column, StreamSpec
+from tests.schemas.batches import Row, make_batch
+
+FLOAT = np.dtype(np.float32)
+SPEC = StreamSpec(
+    stream="hopper",
+    observation=Box((3, 2), FLOAT, (-np.inf, 0.0), (1.5,)),
+    action=Discrete(5, start=-2),
+    reward_dtype=np.dtype(np.float64),
+    extras=(Column("log_prob", (), FLOAT), Column("logits", (5,), np.dtype(np.float16))),
+    env={"id": "Hopper-v5", "kwargs": {"a": 1, "b": [True, None]}},
+    policy={"factory": "m:f"},
+)
+CHANGES: list[dict[str, Any]] = [
+    {"stream": "hopper2"},
+    {"observation": Box((2, 3), FLOAT, (-np.inf, 0.0), (1.5,))},
+    {"observation": Box((3, 2), np.dtype(np.float64), (-np.inf, 0.0), (1.5,))},
+    {"observation": Box((3, 2), FLOAT, (-np.inf, 0.25), (1.5,))},
+    {"observation": Box((3, 2), FLOAT, (-np.inf, 0.0), (np.inf,))},
+    {"action": Discrete(6, start=-2)},
+    {"action": Discrete(5, start=-1)},
+    {"action": Discrete(5, start=-2, dtype=np.dtype(np.int32))},
+    {"action": Box((), np.dtype(np.int8))},
+    {"reward_dtype": FLOAT},
+    {"extras": ()},
+    {"extras": SPEC.extras[::-1]},
+    {"extras": (Column("log_prob", (), FLOAT), Column("logit", (5,), np.dtype(np.float16)))},
+    {"extras": (Column("log_prob", (), FLOAT), Column("logits", (6,), np.dtype(np.float16)))},
+    {"extras": (Column("log_prob", (), FLOAT), Column("logits", (5,), FLOAT))},
+    {"env": {"id": "Hopper-v5", "kwargs": {"a": 2, "b": [True, None]}}},
+    {"policy": {}},
+]
+
+
+def test_a_stream_returns_from_json() -> None:
+    back = StreamSpec.from_json(json.loads(SPEC.canonical))
+    assert back == SPEC
+    assert back.fingerprint == SPEC.fingerprint
+    assert back.schema.equals(SPEC.schema, check_metadata=True)
+
+
+def test_equal_streams_have_equal_fingerprints_whatever_the_order_of_their_keys() -> None:
+    env = {"kwargs": {"b": [True, None], "a": 1}, "id": "Hopper-v5"}
+    assert dataclasses.replace(SPEC, env=env).fingerprint == SPEC.fingerprint
+
+
+@pytest.mark.parametrize("change", CHANGES, ids=lambda change: next(iter(change)))
+def test_any_change_is_another_fingerprint(change: dict[str, Any]) -> None:
+    changed = dataclasses.replace(SPEC, **change)
+    assert changed.fingerprint != SPEC.fingerprint
+    assert StreamSpec.from_json(json.loads(changed.canonical)) == changed
+
+
+def test_the_schema_says_what_the_stream_is() -> None:
+    assert SPEC.schema.metadata == {METADATA_KEY: SPEC.canonical}
+    assert SPEC.schema.names == [
+        *(row.name for row in ROW_FIELDS),
+        *("observation", "action", "reward", "log_prob", "logits"),
+    ]
+    observation = SPEC.schema.field("observation")
+    assert observation.metadata == {b"shape": b"[3, 2]", b"dtype": b"float32"}
+    assert observation.type.value_type == pa.list_(pa.field("item", pa.float32(), nullable=False), 6)
+    assert SPEC.schema.field("action").type.value_type == pa.int8()
+    assert SPEC.schema.field("reward").type.value_type == pa.float64()
+    assert [column.overlap for column in SPEC.columns] == [True, False, False, False, False]
+
+
+def test_only_the_abort_reason_the_seed_and_the_options_may_be_null() -> None:
+    assert [row.name for row in SPEC.schema if row.nullable] == ["abort_reason", "seed", "reset_options"]
+
+
+def test_steps_and_rows_weigh_what_is_said() -> None:
+    assert SPEC.step_bytes == 24 + 1 + 8 + 4 + 10
+    one, more = (len(to_ipc(make_batch(SPEC, [Row(steps=steps)]))) for steps in (8, 8 + 64))
+    assert more - one == 64 * SPEC.step_bytes
+    rows = [Row(env=env, steps=1, abort_reason=None) for env in range(1 + 64)]
+    one, more = (len(to_ipc(make_batch(SPEC, rows[:count]))) for count in (1, 65))
+    grown = more - one
+    assert 64 * (SPEC.row_bytes + SPEC.step_bytes - 1) <= grown + 8 * 32
+    assert grown <= 64 * (SPEC.row_bytes + SPEC.step_bytes) + 8 * 32
+
+
+@pytest.mark.parametrize("name", ["reward", "env", "observation", "log_prob"])
+def test_an_extra_column_of_a_taken_name_is_refused(name: str) -> None:
+    extras = (Column("log_prob", (), FLOAT), Column(name, (), FLOAT))
+    with pytest.raises(
+        SettingsError, match=rf"^extra column \['{name}'\]: the name is taken; rename it in the policy$"
+    ):
+        dataclasses.replace(SPEC, extras=extras)
+
+
+def test_a_column_of_an_unmapped_dtype_is_refused() -> None:
+    with pytest.raises(SpaceError, match=r"^column 'mask' of dtype bool: use one of float16, "):
+        dataclasses.replace(SPEC, extras=(Column("mask", (), np.dtype(bool)),))
+
+
+@pytest.mark.parametrize("shape", [(0,), (2, -1), (-1,)])
+def test_a_column_of_an_impossible_shape_is_refused(shape: tuple[int, ...]) -> None:
+    with pytest.raises(SpaceError) as caught:
+        dataclasses.replace(SPEC, extras=(Column("value", shape, FLOAT),))
+    assert str(caught.value) == f"column 'value' of shape {shape}: every extent is at least 1"
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"stream": None},
+        {"observation": {"type": "Box"}},
+        {"observation": {"type": "Box", "shape": [-1], "dtype": "float32", "low": [0], "high": [1]}},
+        {"observation": 5},
+        {"action": {"type": "Text"}},
+        {"reward": "no such dtype"},
+        {"reward": "complex64"},
+        {"extras": [{"name": "x"}]},
+        {"env": 5},
+        {"policy": "text"},
+    ],
+    ids=str,
+)
+def test_what_is_no_description_raises_what_is_promised(change: dict[str, Any]) -> None:
+    described = SPEC.to_json() | change
+    if described["stream"] is None:
+        del described["stream"]
+    with pytest.raises((KeyError, TypeError, ValueError, SpaceError)):
+        _ = StreamSpec.from_json(described).canonical
