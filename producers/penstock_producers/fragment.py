@@ -16,7 +16,7 @@ from penstock_schemas.chunks import Ends, Exploration, list_column
 from penstock_schemas.errors import TooLargeError
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from numpy.typing import NDArray
 
@@ -45,6 +45,27 @@ class ClosedFragment:
     episode_length: NDArray[np.int64]
 
 
+@dataclass(frozen=True, slots=True)
+class Recording:
+    """What is copied of every action, and how the stream's columns come of it when a fragment closes.
+
+    What can be computed later is computed then, for a whole fragment at once: at an env's batch sizes a numpy call
+    costs more than what it computes.
+
+    Attributes:
+        columns: what the policy gives for each step, the action first.
+        finish: maps those columns, an item a step, to the stream's action and extras.
+    """
+
+    columns: tuple[Column, ...]
+    finish: Callable[[Sequence[NDArray[Any]]], Sequence[NDArray[Any]]]
+
+    @classmethod
+    def plain(cls, spec: StreamSpec) -> Recording:
+        """The policy gives the stream's own columns."""
+        return cls((spec.columns[1], *spec.extras), lambda values: values)
+
+
 class Fragment:
     """The rows of the running fragment, and where each env's episode stands.
 
@@ -52,8 +73,11 @@ class Fragment:
     them have room as well. No row of `close` holds more steps than fit into `row_bytes`.
     """
 
-    def __init__(self, spec: StreamSpec, num_envs: int, capacity: int, row_bytes: int) -> None:
+    def __init__(
+        self, spec: StreamSpec, num_envs: int, capacity: int, row_bytes: int, recording: Recording | None = None
+    ) -> None:
         self._spec = spec
+        self._recording = recording or Recording.plain(spec)
         self._longest = _longest_chunk(spec, row_bytes)
         rows = num_envs * (2 * capacity + 1)
         self._env = np.empty(rows, np.int32)
@@ -61,11 +85,10 @@ class Fragment:
         self._terminated = np.empty(rows, np.bool_)
         self._truncated = np.empty(rows, np.bool_)
         self._seed = np.full(rows, _NO_SEED, np.int64)
-        observation, *self._step_columns = spec.columns
+        observation, _, reward, *_ = spec.columns
         self._observation = np.empty((rows, *observation.shape), observation.dtype)
-        self._values = [np.empty((rows, *column.shape), column.dtype) for column in self._step_columns]
-        self._reward = self._values[1]
-        self._drawn = [self._values[0], *self._values[2:]]
+        self._reward = np.empty(rows, reward.dtype)
+        self._drawn = [np.empty((rows, *column.shape), column.dtype) for column in self._recording.columns]
         self._count = 0
         # Where each env's open episode stands.
         self._episode = np.zeros(num_envs, np.int64)
@@ -81,8 +104,8 @@ class Fragment:
     def append(self, rows: Rows, drawn: Sequence[NDArray[Any]] | None) -> None:
         """Copy an answer of the env.
 
-        `drawn` is what the policy gave for the rows' envs: the action, then its extras in the order of the spec;
-        None for rows that are all resets.
+        `drawn` is what the policy gave for the rows' envs, in the order of the recording's columns; None for rows
+        that are all resets.
         """
         start = self._count
         self._count = stop = start + len(rows.env)
@@ -141,14 +164,14 @@ class Fragment:
         env = chunks["env"]
         went_on = chunks["first_step"] > 0
         returns[went_on] += self._return[env[went_on]]
-        last = np.append(env[1:] != env[:-1], True)
+        last = _is_last(env)
         ended = chunks["ends"] != Ends.OPEN
         self._return[env[last]] = returns[last]
         return ended, returns[ended]
 
     def _carry(self, chunks: dict[str, NDArray[Any]], tail: NDArray[Any]) -> None:
         env = chunks["env"]
-        last = np.flatnonzero(np.append(env[1:] != env[:-1], True))
+        last = np.flatnonzero(_is_last(env))
         at, length = env[last], chunks["length"][last]
         is_open = chunks["ends"][last] == Ends.OPEN
         self._episode[at] = chunks["episode"][last] + ~is_open
@@ -179,15 +202,24 @@ class Fragment:
             "exploration": pa.array(np.full(rows, policy.exploration, np.uint8)),
         }
         head, length = chunks["head"], chunks["length"]
-        columns["observation"] = _take(self._spec.columns[0], self._observation, order, head, length + 1)
-        for column, values in zip(self._step_columns, self._values, strict=True):
-            columns[column.name] = _take(column, values, order, head + 1, length)
+        observation, action, reward, *extras = self._spec.columns
+        index, offsets = _ranges(head, length + 1)
+        columns["observation"] = list_column(observation, np.take(self._observation, order[index], axis=0), offsets)
+        index, offsets = _ranges(head + 1, length)
+        index = order[index]
+        columns["reward"] = list_column(reward, self._reward[index], offsets)
+        drawn = self._recording.finish([np.take(values, index, axis=0) for values in self._drawn])
+        for column, values in zip((action, *extras), drawn, strict=True):
+            columns[column.name] = list_column(column, values, offsets)
         schema = self._spec.schema
         return pa.RecordBatch.from_arrays([columns[name] for name in schema.names], schema=schema)
 
 
 def split(batch: pa.RecordBatch, spec: StreamSpec, limit: int) -> list[pa.RecordBatch]:
-    """Part chunk rows into batches whose lists and fixed columns take at most `limit` bytes each."""
+    """Part chunk rows into batches whose lists and fixed columns take at most `limit` bytes each.
+
+    Raises `TooLargeError` where a single row takes more.
+    """
     if not batch.num_rows:
         return []
     lengths = np.diff(batch.column("reward").offsets.to_numpy())
@@ -196,18 +228,28 @@ def split(batch: pa.RecordBatch, spec: StreamSpec, limit: int) -> list[pa.Record
     start, taken = 0, 0
     while start < batch.num_rows:
         stop = int(np.searchsorted(ends, taken + limit, side="right"))
+        if stop == start:
+            raise TooLargeError(
+                f"a chunk of the stream {spec.stream!r} takes {ends[start] - taken} bytes, a message holds {limit}: "
+                "record shorter chunks, or raise --max-message-bytes"
+            )
         parts.append(batch.slice(start, stop - start))
         start, taken = stop, int(ends[stop - 1])
     return parts
 
 
-def _take(
-    column: Column, values: NDArray[Any], order: NDArray[Any], start: NDArray[Any], length: NDArray[Any]
-) -> pa.ListArray:
-    """Gather rows `order[start[i]:start[i] + length[i]]` as list i."""
+def _is_last(env: NDArray[Any]) -> NDArray[np.bool_]:
+    """Mark the last of each env's items; there may be none at all."""
+    last = np.ones(len(env), np.bool_)
+    last[:-1] = env[1:] != env[:-1]
+    return last
+
+
+def _ranges(start: NDArray[Any], length: NDArray[Any]) -> tuple[NDArray[np.int64], NDArray[np.int32]]:
+    """Lay the ranges `start[i]:start[i] + length[i]` end to end; answer them, and the offset of each."""
     ends = np.cumsum(length)
     index = np.repeat(start - (ends - length), length) + np.arange(ends[-1] if len(ends) else 0)
-    return list_column(column, np.take(values, order[index], axis=0), np.append(0, ends).astype(np.int32))
+    return index, np.append(0, ends).astype(np.int32)
 
 
 def _cut(chunks: dict[str, NDArray[Any]], longest: int) -> dict[str, NDArray[Any]]:

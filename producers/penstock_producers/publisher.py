@@ -17,7 +17,7 @@ from re import search
 from typing import TYPE_CHECKING, Protocol, Self
 
 from penstock_producers.fragment import split
-from penstock_schemas.errors import FatalError, LogUnavailableError, TooLargeError
+from penstock_schemas.errors import LogUnavailableError, TooLargeError
 from penstock_schemas.messages import HEADER_BYTES, Encoded, encode_begin, encode_chunks, encode_end
 
 if TYPE_CHECKING:
@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 
 _LOG = logging.getLogger(__name__)
 _RETRY_SECONDS = 0.5
+_CLOSE_SECONDS = 1.0
 # Arrow pads every buffer of a message to 8 bytes and names it in the message's metadata.
 _BUFFER_BYTES = 64
 _BUFFERS_PER_COLUMN = 4
@@ -108,13 +109,17 @@ class Publisher:
         self._sequence = 0
         self._changed = threading.Condition()
         self._closing = False
-        self._failure: FatalError | None = None
+        self._failure: Exception | None = None
         self._thread = threading.Thread(target=self._send_all, name="publisher", daemon=True)
         self.incarnation = -1
 
     def __enter__(self) -> Self:
         begin = encode_begin(self._spec, self._producer)
-        self.incarnation = self._deliver(begin, self._while_waiting).offset
+        try:
+            self.incarnation = self._deliver(begin, self._while_waiting).offset
+        except BaseException:
+            self._appender.close(_CLOSE_SECONDS)
+            raise
         self._thread.start()
         return self
 
@@ -122,13 +127,14 @@ class Publisher:
         with self._changed:
             self._closing = True
             self._changed.notify_all()
+        # Before the thread, which may wait for an acknowledgement for as long as the log's delivery timeout.
+        self._appender.close(_CLOSE_SECONDS)
         self._thread.join()
-        self._appender.close()
 
     def publish(self, batch: pa.RecordBatch) -> None:
         """Send chunk rows; waits while too many bytes are in flight.
 
-        Raises the `FatalError` with which the log has refused a message for good.
+        Raises the error with which the log has refused a message for good.
         """
         for part in split(batch, self._spec, self._chunk_bytes):
             encoded = encode_chunks(
@@ -180,12 +186,12 @@ class Publisher:
             sent = self._clock()
             try:
                 self._deliver(encoded, self._raise_closed)
-            except FatalError as error:
+            except LogUnavailableError:
+                return
+            except Exception as error:  # noqa: BLE001  (whatever it is, the env loop raises it)
                 with self._changed:
                     self._failure = error
                     self._changed.notify_all()
-                return
-            except LogUnavailableError:
                 return
             with self._changed:
                 self._queue.popleft()

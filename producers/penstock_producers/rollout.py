@@ -49,7 +49,7 @@ class Rollout:
         self._fragment_steps = max(1, min(fragment_steps, _FRAGMENT_BYTES // step_bytes))
         self._fragment_seconds = fragment_seconds
         self._clock = clock
-        self._fragment = Fragment(spec, env.num_envs, self._fragment_steps + 1, row_bytes)
+        self._fragment = Fragment(spec, env.num_envs, self._fragment_steps + 1, row_bytes, policy.recording)
         self._fragment.append(env.reset(seed), None)
 
     def fragment(self) -> ClosedFragment:

@@ -11,6 +11,7 @@ import numpy as np
 import torch
 from gymnasium.vector import AutoresetMode
 from prometheus_client import CollectorRegistry
+from threadpoolctl import threadpool_limits
 
 from penstock_producers.envs import CanonicalEnv, make_env
 from penstock_producers.metrics import ProducerMetrics
@@ -26,8 +27,10 @@ from penstock_schemas.stream import StreamSpec
 if TYPE_CHECKING:
     import threading
 
+    from penstock_producers.fragment import ClosedFragment
     from penstock_producers.settings import ProducerSettings
     from penstock_schemas.log import Log
+    from penstock_schemas.policies import PolicyRecord
 
 _LOG = logging.getLogger(__name__)
 _BEAT_LIMIT_SECONDS = 60.0
@@ -35,7 +38,7 @@ _BEAT_LIMIT_SECONDS = 60.0
 
 def serve(settings: ProducerSettings, stop: threading.Event) -> None:
     """Run a producer until `stop`."""
-    torch.set_num_threads(1)  # batches are small, and a pod's other processors are other envs'
+    use_one_thread()
     health = Health("log", "env", clock=time.monotonic, beat_limit=_BEAT_LIMIT_SECONDS)
     registry = CollectorRegistry()
     metrics = ProducerMetrics(registry, health)
@@ -58,6 +61,12 @@ def serve(settings: ProducerSettings, stop: threading.Event) -> None:
             produce(settings, env, log, metrics, health, stop)
         finally:
             env.close()
+
+
+def use_one_thread() -> None:
+    """Compute in the calling thread only: batches are small, and handing them out costs more than it gains."""
+    torch.set_num_threads(1)
+    threadpool_limits(1)
 
 
 def produce(
@@ -105,6 +114,18 @@ def produce(
         _LOG.warning("not loaded, the last good policy acts on: %s", error)
         metrics.rejected(error)
 
+    def refresh(newer: PolicyRecord) -> None:
+        try:
+            policy.load(newer)
+        except PolicyRejectedError as error:
+            reject(error)
+        else:
+            metrics.loaded(newer, time.time())
+
+    def publish(fragment: ClosedFragment) -> None:
+        metrics.acted(fragment, policy.version)
+        publisher.publish(fragment.batch)
+
     with PolicyWatcher(log, settings.policies_topic, reject) as watcher, publisher:
         metrics.began(publisher.incarnation)
         health.ready("log")
@@ -112,20 +133,16 @@ def produce(
         reason = "shutdown"
         try:
             while not stop.is_set():
-                newer = watcher.take()
-                if newer is not None:
-                    try:
-                        policy.load(newer)
-                        metrics.loaded(newer, time.time())
-                    except PolicyRejectedError as error:
-                        reject(error)
-                fragment = rollout.fragment()
-                metrics.acted(fragment, policy.version)
-                publisher.publish(fragment.batch)
+                if (newer := watcher.take()) is not None:
+                    refresh(newer)
+                publish(rollout.fragment())
                 health.beat()
         except EnvError as error:
             reason = f"env_error: {error}"
-            publisher.publish(rollout.close().batch)
+            publish(rollout.close())
+            raise
+        except Exception as error:
+            reason = f"error: {error!r}"
             raise
         finally:
             publisher.end(reason)

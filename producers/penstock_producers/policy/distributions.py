@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 _LOG_SQRT_2PI = 0.5 * log(2 * pi)
+_SMALLEST = np.finfo(np.float32).tiny
 
 
 class Distribution(Protocol):
@@ -38,10 +39,16 @@ class Distribution(Protocol):
         """How the action sent follows from the one drawn: "identity" or "clip"."""
         ...
 
-    def draw(
-        self, parameters: NDArray[np.float32], rng: np.random.Generator
-    ) -> tuple[NDArray[Any], NDArray[np.float32], NDArray[Any]]:
-        """Draw from parameters of shape (n, `parameters`): the actions, their log-probabilities (n,), those sent."""
+    def draw(self, parameters: NDArray[np.float32], rng: np.random.Generator) -> NDArray[Any]:
+        """Draw actions, shape (n, *shape), from parameters of shape (n, `parameters`)."""
+        ...
+
+    def send(self, action: NDArray[Any]) -> NDArray[Any]:
+        """Map actions drawn to those that the env is sent."""
+        ...
+
+    def log_prob(self, parameters: NDArray[np.float32], action: NDArray[Any]) -> NDArray[np.float32]:
+        """Give the logs of the probabilities, or densities, with which actions are drawn, shape (n,)."""
         ...
 
 
@@ -55,19 +62,26 @@ class Categorical:
         self._start = space.start
         self.parameters = space.n
 
-    def draw(
-        self, parameters: NDArray[np.float32], rng: np.random.Generator
-    ) -> tuple[NDArray[Any], NDArray[np.float32], NDArray[Any]]:
-        """Draw by inverting the cumulative distribution."""
+    def draw(self, parameters: NDArray[np.float32], rng: np.random.Generator) -> NDArray[Any]:
+        """Draw by the Gumbel-max trick: -log of a standard exponential is a standard Gumbel."""
+        noise = rng.standard_exponential(parameters.shape, np.float32)
+        # An exponential is 0 once in 2^24 draws: the smallest number above keeps its log finite.
+        np.maximum(noise, _SMALLEST, out=noise)
+        np.log(noise, out=noise)
+        index: NDArray[Any] = np.subtract(parameters, noise, out=noise).argmax(axis=1)
+        return index + self._start if self._start else index
+
+    def send(self, action: NDArray[Any]) -> NDArray[Any]:
+        """Send what was drawn."""
+        return action
+
+    def log_prob(self, parameters: NDArray[np.float32], action: NDArray[Any]) -> NDArray[np.float32]:
+        """Normalize the logits, and look the actions up."""
         shifted = parameters - parameters.max(axis=1, keepdims=True)
-        cumulative = np.exp(shifted).cumsum(axis=1)
-        total = cumulative[:, -1]
-        threshold = rng.random(len(total), np.float32) * total
-        # Rounding may put the threshold at the total: the last value is never passed.
-        index = (cumulative[:, :-1] <= threshold[:, None]).sum(axis=1)
-        log_prob = shifted[np.arange(len(index)), index] - np.log(total)
-        action = index + self._start if self._start else index
-        return action, log_prob, action
+        index = action.astype(np.intp) - self._start
+        chosen = np.take_along_axis(shifted, index[:, None], axis=1)[:, 0]
+        log_prob: NDArray[np.float32] = chosen - np.log(np.exp(shifted).sum(axis=1))
+        return log_prob
 
 
 class DiagonalGaussian:
@@ -83,24 +97,31 @@ class DiagonalGaussian:
         if space.dtype.kind != "f":
             raise PolicyError(f"action space Box of dtype {space.dtype}: a Gaussian policy acts in floats only")
         self._space = space
-        self._low, self._high = (np.asarray(bounds, space.dtype) for bounds in (space.low, space.high))
         self._size = int(np.prod(space.shape, dtype=np.int64))
+        self._low, self._high = (
+            np.broadcast_to(np.asarray(bounds, space.dtype), self._size).reshape(space.shape)
+            for bounds in (space.low, space.high)
+        )
         self.parameters = 2 * self._size
         self.columns = (Column("action_sent", space.shape, space.dtype),)
 
-    def draw(
-        self, parameters: NDArray[np.float32], rng: np.random.Generator
-    ) -> tuple[NDArray[Any], NDArray[np.float32], NDArray[Any]]:
+    def draw(self, parameters: NDArray[np.float32], rng: np.random.Generator) -> NDArray[Any]:
         """Draw each element from its own normal distribution."""
         mean, log_std = parameters[:, : self._size], parameters[:, self._size :]
-        std = np.exp(log_std)
-        action = mean + std * rng.standard_normal(mean.shape, np.float32)
-        # Of the value as it is recorded, in its own dtype, so that it can be computed again from the record.
-        action = action.astype(self._space.dtype, copy=False)
-        scaled = (action - mean) / std
-        log_prob = (-0.5 * scaled * scaled - log_std - _LOG_SQRT_2PI).sum(axis=1, dtype=np.float32)
-        shape = (len(action), *self._space.shape)
-        return action.reshape(shape), log_prob, np.clip(action, self._low, self._high).reshape(shape)
+        action = mean + np.exp(log_std) * rng.standard_normal(mean.shape, np.float32)
+        return action.astype(self._space.dtype, copy=False).reshape(-1, *self._space.shape)
+
+    def send(self, action: NDArray[Any]) -> NDArray[Any]:
+        """Clip into the box."""
+        sent: NDArray[Any] = np.clip(action, self._low, self._high)
+        return sent
+
+    def log_prob(self, parameters: NDArray[np.float32], action: NDArray[Any]) -> NDArray[np.float32]:
+        """Add up the elements' log-densities: of the values as they are recorded, in their own dtype."""
+        mean, log_std = parameters[:, : self._size], parameters[:, self._size :]
+        scaled = (action.reshape(mean.shape) - mean) / np.exp(log_std)
+        log_prob: NDArray[np.float32] = (-0.5 * scaled * scaled - log_std - _LOG_SQRT_2PI).sum(axis=1, dtype=np.float32)
+        return log_prob
 
 
 def distribution_for(space: Space) -> Distribution:

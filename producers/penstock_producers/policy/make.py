@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from importlib import import_module
+from threading import Lock
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -11,7 +12,7 @@ import torch
 from penstock_producers.policy.actor_critic import ActorCritic
 from penstock_producers.policy.distributions import distribution_for
 from penstock_producers.policy.torch_policy import TorchPolicy
-from penstock_schemas.errors import PolicyError
+from penstock_schemas.errors import PenstockError, PolicyError
 from penstock_schemas.spaces import Box, Space
 
 if TYPE_CHECKING:
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
 BUILT_IN = "actor-critic"
 # Every producer of a stream begins with the same weights: version 0 then means the same everywhere.
 _INITIAL_SEED = 0
+_SEEDING = Lock()
 
 
 def make_policy(
@@ -35,22 +37,30 @@ def make_policy(
     A factory returns a `torch.nn.Module` whose forward answers action parameters (logits for Discrete; means and logs
     of deviations for Box) and values. Raises `PolicyError` where it cannot be made or answers other shapes.
     """
-    torch.manual_seed(_INITIAL_SEED)
     distribution = distribution_for(action)
     try:
-        if name == BUILT_IN:
-            log_std = distribution.parameters // 2 if isinstance(action, Box) else 0
-            settings = {"free_log_std": log_std, **(arguments or {})}
-            module: Any = ActorCritic(observation.shape, distribution.parameters, **settings)
-        else:
-            module = _factory(name)(observation, action, **(arguments or {}))
-    except TypeError as error:
-        raise PolicyError(f"policy {name!r}: it cannot be made with {dict(arguments or {})}: {error}") from error
+        module = _make_module(name, observation, action, distribution.parameters, arguments or {})
+    except PenstockError:
+        raise
+    except Exception as error:
+        told = f"{type(error).__name__}: {error}"
+        raise PolicyError(f"policy {name!r}: it cannot be made with {dict(arguments or {})}: {told}") from error
     if not isinstance(module, torch.nn.Module):
         raise PolicyError(f"policy {name!r}: the factory returned {type(module).__name__}, not a torch.nn.Module")
-    policy = TorchPolicy(module, distribution, rng)
+    policy = TorchPolicy(module, action, distribution, rng)
     policy.probe(np.zeros((2, *observation.shape), observation.dtype))
     return policy
+
+
+def _make_module(name: str, observation: Space, action: Space, parameters: int, arguments: Mapping[str, Any]) -> Any:
+    factory = None if name == BUILT_IN else _factory(name)
+    # torch initializes weights from one generator for the whole process: it is lent, and given back as it was.
+    with _SEEDING, torch.random.fork_rng(devices=[]):
+        torch.manual_seed(_INITIAL_SEED)
+        if factory is not None:
+            return factory(observation, action, **arguments)
+        log_std = parameters // 2 if isinstance(action, Box) else 0
+        return ActorCritic(observation.shape, parameters, **{"free_log_std": log_std, **arguments})
 
 
 def _factory(name: str) -> Any:
@@ -59,5 +69,5 @@ def _factory(name: str) -> Any:
         raise PolicyError(f"policy {name!r}: neither {BUILT_IN!r} nor of the form module:factory")
     try:
         return getattr(import_module(module), attribute)
-    except (ImportError, AttributeError) as error:
-        raise PolicyError(f"policy {name!r}: it cannot be imported: {error}") from error
+    except Exception as error:
+        raise PolicyError(f"policy {name!r}: it cannot be imported: {type(error).__name__}: {error}") from error

@@ -7,16 +7,20 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 import numpy as np
 import torch
 
+from penstock_producers.fragment import Recording
+from penstock_producers.policy.actor_critic import ActorCritic
 from penstock_schemas.errors import PolicyError, PolicyRejectedError
 from penstock_schemas.policies import PolicyRecord, digest
 from penstock_schemas.stream import Column
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from numpy.typing import NDArray
 
+    from penstock_producers.policy.actor_critic import Forward
     from penstock_producers.policy.distributions import Distribution
+    from penstock_schemas.spaces import Space
 
 _FLOAT32 = np.dtype(np.float32)
 
@@ -25,7 +29,7 @@ class Actions(NamedTuple):
     """What a policy answers for a batch of observations: what is recorded, and what the env is sent."""
 
     drawn: tuple[NDArray[Any], ...]
-    """The action, then the extras, in the order of `Policy.extras`."""
+    """In the order of the columns of `Policy.recording`; the action as it was drawn comes first."""
     sent: NDArray[Any]
 
 
@@ -45,6 +49,11 @@ class Policy(Protocol):
         """How the action sent follows from the one drawn."""
         ...
 
+    @property
+    def recording(self) -> Recording:
+        """What `Actions.drawn` holds, and how the action and the extras come of it."""
+        ...
+
     def act(self, observation: NDArray[Any]) -> Actions:
         """Choose actions for observations of shape (n, *shape)."""
         ...
@@ -57,15 +66,24 @@ class Policy(Protocol):
 class TorchPolicy:
     """A module whose forward maps observations (n, *shape) to action parameters (n, k) and values (n,).
 
-    Version 0 are the weights that the module came with.
+    The built-in network acts by its own function in numpy. Version 0 are the weights that the module came with.
     """
 
-    def __init__(self, module: torch.nn.Module, distribution: Distribution, rng: np.random.Generator) -> None:
+    def __init__(
+        self, module: torch.nn.Module, action: Space, distribution: Distribution, rng: np.random.Generator
+    ) -> None:
         self._module = module.eval()
+        self._action = Column("action", action.shape, action.wire_dtype)
         self._distribution = distribution
         self._rng = rng
+        self._forward = _forward_of(module)
         self.version = 0
         self.digest = digest(self._weights(), {})
+
+    @property
+    def module(self) -> torch.nn.Module:
+        """The module, with the weights that act."""
+        return self._module
 
     @property
     def extras(self) -> tuple[Column, ...]:
@@ -78,36 +96,65 @@ class TorchPolicy:
         """How the action sent follows from the one drawn."""
         return self._distribution.mapping
 
+    @property
+    def recording(self) -> Recording:
+        """The action, its distribution's parameters, the value: the log-probability follows from these."""
+        parameters = Column("parameters", (self._distribution.parameters,), _FLOAT32)
+        return Recording((self._action, parameters, Column("value", (), _FLOAT32)), self._finish)
+
     def act(self, observation: NDArray[Any]) -> Actions:
         """Choose actions for observations of shape (n, *shape)."""
-        with torch.inference_mode():
-            parameters, value = self._module(torch.from_numpy(observation))
-        action, log_prob, sent = self._distribution.draw(parameters.numpy(), self._rng)
-        drawn = (action, log_prob, value.numpy())
-        return Actions((*drawn, sent) if self._distribution.columns else drawn, sent)
+        parameters, value = self._forward(observation)
+        action = self._distribution.draw(parameters, self._rng)
+        return Actions((action, parameters, value), self._distribution.send(action))
+
+    def _finish(self, drawn: Sequence[NDArray[Any]]) -> Sequence[NDArray[Any]]:
+        action, parameters, value = drawn
+        finished = [action, self._distribution.log_prob(parameters, action), value]
+        return [*finished, self._distribution.send(action)] if self._distribution.columns else finished
 
     def probe(self, observation: NDArray[Any]) -> None:
         """Raise `PolicyError` unless the module's answer to observations (n, *shape) is of the right shapes."""
-        with torch.inference_mode():
-            answer = self._module(torch.from_numpy(observation))
+        what = f"module {type(self._module).__name__}"
+        try:
+            with torch.inference_mode():
+                answer = self._module(torch.from_numpy(observation))
+        except Exception as error:
+            told = f"{observation.shape} of {observation.dtype}: {type(error).__name__}: {error}"
+            raise PolicyError(f"{what}: forward raised for observations {told}") from error
         n, k = len(observation), self._distribution.parameters
-        if not (isinstance(answer, tuple) and len(answer) == 2):  # noqa: PLR2004  (parameters and value)
-            raise PolicyError(f"module {type(self._module).__name__}: forward must answer (parameters, value)")
+        if not (isinstance(answer, tuple) and [type(part) for part in answer] == [torch.Tensor] * 2):
+            raise PolicyError(f"{what}: forward must answer (parameters, value), two tensors")
         for name, tensor, shape in zip(("parameters", "value"), answer, ((n, k), (n,)), strict=True):
             if tuple(tensor.shape) != shape or tensor.dtype != torch.float32:
                 found = f"{tuple(tensor.shape)} of {tensor.dtype}"
-                raise PolicyError(f"module {type(self._module).__name__}: {name} {found}, not {shape} of float32")
+                raise PolicyError(f"{what}: {name} {found}, not {shape} of float32")
 
     def load(self, record: PolicyRecord) -> None:
         """Load a version's weights; the digest is computed from what was loaded."""
         own = self._module.state_dict()
         _check_weights(record, {name: (tuple(value.shape), _numpy(value).dtype) for name, value in own.items()})
         self._module.load_state_dict({name: torch.from_numpy(value.copy()) for name, value in record.weights.items()})
+        self._forward = _forward_of(self._module)
         self.version = record.version
         self.digest = digest(self._weights(), record.settings)
 
     def _weights(self) -> dict[str, NDArray[Any]]:
         return {name: _numpy(value) for name, value in self._module.state_dict().items()}
+
+
+def _forward_of(module: torch.nn.Module) -> Forward:
+    # The exact class: a subclass may compute otherwise.
+    if type(module) is ActorCritic:
+        return module.numpy_forward()
+
+    def forward(observation: NDArray[Any]) -> tuple[NDArray[Any], NDArray[Any]]:
+        with torch.inference_mode():
+            parameters, value = module(torch.from_numpy(observation))
+        # A view of a parameter keeps its gradient even here.
+        return _numpy(parameters), _numpy(value)
+
+    return forward
 
 
 def _numpy(value: torch.Tensor) -> NDArray[Any]:

@@ -1,0 +1,45 @@
+# ruff: noqa: ARG002 - the signatures are gymnasium's
+"""An environment whose episodes last one step, and that breaks between two of them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import gymnasium
+import numpy as np
+from gymnasium import spaces
+
+ALWAYS_ENDS = f"{__name__}:AlwaysEnds"
+DICT_OBSERVATION = f"{__name__}:dict_observation"
+MULTI_DISCRETE_ACTION = f"{__name__}:multi_discrete_action"
+
+
+class AlwaysEnds(gymnasium.Env[Any, Any]):
+    """Every step ends its episode; every reset after the `resets`-th raises."""
+
+    observation_space: spaces.Space[Any] = spaces.Box(0, 1, (1,), np.float32)
+    action_space: spaces.Space[Any] = spaces.Discrete(2)
+
+    def __init__(self, resets: int = 2) -> None:
+        self.resets = resets
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
+        if self.resets == 0:
+            raise RuntimeError("no more resets")
+        self.resets -= 1
+        return np.zeros(1, np.float32), {}
+
+    def step(self, action: Any) -> Any:
+        return np.ones(1, np.float32), 1.0, True, False, {}
+
+
+def dict_observation() -> AlwaysEnds:
+    env = AlwaysEnds()
+    env.observation_space = spaces.Dict({"a": env.observation_space})
+    return env
+
+
+def multi_discrete_action() -> AlwaysEnds:
+    env = AlwaysEnds()
+    env.action_space = spaces.MultiDiscrete([2, 3])
+    return env

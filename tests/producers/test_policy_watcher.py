@@ -1,0 +1,155 @@
+"""The watcher keeps the newest readable version at hand, and never goes back."""
+
+from __future__ import annotations
+
+import threading
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+
+from penstock_producers.policy import PolicyWatcher
+from penstock_schemas.log.memory import MemoryLog
+from penstock_schemas.policies import KEY, PolicyRecord, encode_policy
+from tests.producers.publishing import wait_until
+
+if TYPE_CHECKING:
+    from penstock_schemas.errors import PolicyRejectedError
+
+TOPIC = "policies.test"
+
+
+def record_of(version: int) -> PolicyRecord:
+    return PolicyRecord(version, {"weight": np.full(3, version, np.float32)}, {"epsilon": version / 10})
+
+
+class Topic:
+    """A policies topic, its watcher's verdicts, and what was taken of it."""
+
+    def __init__(self) -> None:
+        self.log = MemoryLog()
+        self.log.create(TOPIC, compacted=True)
+        self.rejected: list[PolicyRejectedError] = []
+
+    def watcher(self) -> PolicyWatcher:
+        return PolicyWatcher(self.log, TOPIC, self.rejected.append)
+
+    def publish(self, *versions: int) -> None:
+        for version in versions:
+            value, headers = encode_policy(record_of(version))
+            self.log.append(TOPIC, 0, KEY, value, headers)
+
+    def publish_bad(self, *, version: int = 9, **changed: Any) -> None:
+        value, headers = encode_policy(record_of(version))
+        spoilt = {**dict(headers), **changed}
+        self.log.append(TOPIC, 0, KEY, value, tuple((name, text) for name, text in spoilt.items()))
+
+    def await_read(self) -> None:
+        """Wait until the watcher has considered all that the topic holds: a bad record last tells."""
+        before = len(self.rejected)
+        self.publish_bad(digest=b"")
+        wait_until(lambda: len(self.rejected) > before)
+
+
+@pytest.fixture
+def topic() -> Topic:
+    return Topic()
+
+
+def taken(watcher: PolicyWatcher) -> int | None:
+    found = watcher.take()
+    return None if found is None else found.version
+
+
+def await_version(watcher: PolicyWatcher, version: int) -> None:
+    seen: list[int] = []
+
+    def arrived() -> bool:
+        found = watcher.take()
+        if found is not None:
+            seen.append(found.version)
+        return version in seen
+
+    wait_until(arrived)
+    assert seen == sorted(seen)
+
+
+def test_the_newest_is_at_hand_at_once(topic: Topic) -> None:
+    topic.publish(1, 2, 7, 3)
+    with topic.watcher() as watcher:
+        found = watcher.take()
+        assert found is not None
+        assert found.digest == record_of(7).digest
+        assert found.settings == {"epsilon": 0.7}
+        assert watcher.take() is None
+
+
+def test_an_empty_topic_has_nothing(topic: Topic) -> None:
+    with topic.watcher() as watcher:
+        assert watcher.take() is None
+    assert topic.rejected == []
+
+
+def test_later_versions_arrive_and_older_ones_never(topic: Topic) -> None:
+    with topic.watcher() as watcher:
+        for version in (1, 2, 5):
+            topic.publish(version)
+            await_version(watcher, version)
+        topic.publish(4, 5, 1, 6)
+        await_version(watcher, 6)
+        topic.publish(2, 3)
+        topic.await_read()
+        assert watcher.take() is None
+
+
+def test_only_the_newest_of_several_waits(topic: Topic) -> None:
+    with topic.watcher() as watcher:
+        topic.publish(1, 2, 3, 4)
+        topic.await_read()
+        assert taken(watcher) == 4
+        assert taken(watcher) is None
+
+
+@pytest.mark.parametrize("when", ["before", "while"])
+def test_bad_records_are_counted_and_skipped(topic: Topic, when: str) -> None:
+    def publish() -> None:
+        topic.publish(1)
+        topic.publish_bad(digest=bytes(32))
+        topic.publish_bad(penstock=b"2")
+        topic.publish_bad(settings=b"{")
+        topic.publish_bad(version=0)
+        topic.log.append(TOPIC, 0, KEY, b"no safetensors", encode_policy(record_of(9))[1])
+        topic.log.append(TOPIC, 0, KEY, None, ())
+        topic.publish(2)
+
+    if when == "before":
+        publish()
+    with topic.watcher() as watcher:
+        if when == "while":
+            publish()
+        await_version(watcher, 2)
+        assert watcher.take() is None
+    reasons = [error.reason for error in topic.rejected]
+    assert reasons == ["digest", "format", "unreadable", "digest", "unreadable", "format"]
+
+
+def test_taking_never_waits_and_an_outage_passes(topic: Topic) -> None:
+    topic.publish(1)
+    with topic.watcher() as watcher:
+        topic.log.outage = True
+        # Nobody can hold `take` up: not even whoever holds the log.
+        with topic.log.changed:
+            assert taken(watcher) == 1
+            assert [taken(watcher) for _ in range(1000)] == [None] * 1000
+        topic.log.outage = False
+        topic.publish(2)
+        await_version(watcher, 2)
+
+
+def test_leaving_ends_the_watching(topic: Topic) -> None:
+    before = set(threading.enumerate())
+    with topic.watcher() as watcher:
+        assert set(threading.enumerate()) > before
+    assert set(threading.enumerate()) == before
+    topic.publish(1)
+    assert watcher.take() is None

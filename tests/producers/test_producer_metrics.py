@@ -1,0 +1,109 @@
+"""What a producer tells of itself, once it has run."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pytest
+from prometheus_client import generate_latest
+
+from penstock_producers.envs import make_env
+from penstock_producers.service import describe
+from penstock_schemas.messages import Kind
+from penstock_schemas.policies import PolicyRecord
+from tests.producers.producing import STREAM, running
+from tests.producers.publishing import messages, records, store, wait_until
+
+if TYPE_CHECKING:
+    from tests.producers.producing import Producer
+
+NAMES = {
+    "penstock_build_info": "gauge",
+    "penstock_producer_steps": "counter",
+    "penstock_producer_episodes": "counter",
+    "penstock_producer_fragments": "counter",
+    "penstock_producer_messages": "counter",
+    "penstock_producer_published_bytes": "counter",
+    "penstock_producer_message_bytes": "histogram",
+    "penstock_producer_publish_latency_seconds": "histogram",
+    "penstock_producer_in_flight_bytes": "gauge",
+    "penstock_producer_log_unavailable": "gauge",
+    "penstock_producer_policy_version": "gauge",
+    "penstock_producer_policy_loaded_timestamp_seconds": "gauge",
+    "penstock_producer_policies_rejected": "counter",
+    "penstock_producer_incarnation": "gauge",
+    "penstock_producer_episode_return": "summary",
+    "penstock_producer_episode_length_steps": "summary",
+}
+
+
+@pytest.fixture(scope="module")
+def producer() -> Producer:
+    """One that has run with two policy versions, and has stopped."""
+    with running("CartPole-v1", "--num-envs", "4", "--fragment-steps", "40") as producer:
+        env = make_env("CartPole-v1", 1)
+        module = describe(producer.settings, env, np.random.default_rng())[1]._module
+        env.close()
+        producer.await_steps(500)
+        weights = {name: value.numpy() for name, value in module.state_dict().items()}
+        producer.publish(PolicyRecord(3, weights))
+        wait_until(lambda: producer.value("policy_version") == 3)
+        producer.await_steps(500)
+        producer.publish(PolicyRecord(4, {}))
+        wait_until(lambda: producer.value("policies_rejected_total", reason="names") == 1)
+    assert producer.error is None
+    return producer
+
+
+def test_every_metric_has_its_name_and_type(producer: Producer) -> None:
+    families = {family.name: family.type for family in producer.registry.collect()}
+    # The client names an info and a counter without their endings.
+    families["penstock_build_info"] = "gauge"
+    assert families.pop("penstock_build", "info") == "info"
+    assert families == NAMES
+    text = generate_latest(producer.registry).decode()
+    assert 'penstock_build_info{component="producer"' in text
+    assert "# HELP penstock_producer_steps_total Environment steps recorded." in text
+
+
+def test_steps_and_episodes_are_those_of_the_log(producer: Producer) -> None:
+    stored = store(producer.log, STREAM)
+    whole = [episode for episode in stored.episodes if not episode["abort_reason"]]
+    assert producer.value("steps_total") == stored.report.steps_stored >= 1000
+    assert producer.value("episodes_total") == len(whole) > 0
+    chunks = [message for message in messages(producer.log, f"rollouts.{STREAM}") if message.kind is Kind.CHUNKS]
+    assert producer.value("fragments_total") == len(chunks)
+
+
+def test_returns_and_lengths_are_kept_by_the_version_that_ended_the_episode(producer: Producer) -> None:
+    whole = [episode for episode in store(producer.log, STREAM).episodes if not episode["abort_reason"]]
+    assert {episode["policy_version"][-1] for episode in whole} == {0, 3}
+    for version in (0, 3):
+        ended = [episode for episode in whole if episode["policy_version"][-1] == version]
+        for name, column in (("episode_return", "return"), ("episode_length_steps", "length")):
+            assert producer.value(f"{name}_count", policy_version=str(version)) == len(ended)
+            total = sum(episode[column] for episode in ended)
+            assert producer.value(f"{name}_sum", policy_version=str(version)) == pytest.approx(total)
+
+
+def test_messages_and_bytes_are_those_of_the_log(producer: Producer) -> None:
+    told = [message for message in messages(producer.log, f"rollouts.{STREAM}") if message.kind is not Kind.BEGIN]
+    published = records(producer.log, f"rollouts.{STREAM}")[1:]
+    assert producer.value("messages_total") == len(told)
+    size = sum(record.size - len(record.key or b"") for record in published)
+    assert producer.value("published_bytes_total") == size
+    assert producer.value("message_bytes_sum") == size
+    assert producer.value("message_bytes_count") == len(told)
+    assert producer.value("publish_latency_seconds_count") == len(told)
+    assert 0 < producer.value("publish_latency_seconds_sum") < 20
+    assert producer.value("in_flight_bytes") == 0
+    assert producer.value("log_unavailable") == 0
+
+
+def test_the_policy_that_acts_is_told(producer: Producer) -> None:
+    assert producer.value("policy_version") == 3
+    assert time.time() - 600 < producer.value("policy_loaded_timestamp_seconds") <= time.time()
+    assert producer.value("policies_rejected_total", reason="names") == 1
+    assert producer.value("incarnation") == 0

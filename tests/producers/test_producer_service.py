@@ -1,0 +1,291 @@
+"""A producer's whole life, over the log in memory; and its entry point, as a process."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+import threading
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+import torch
+
+from penstock_producers.envs import make_env
+from penstock_producers.policy import make_policy
+from penstock_producers.service import describe, serve
+from penstock_producers.settings import ProducerSettings
+from penstock_schemas.errors import EnvError, LogUnavailableError, SettingsError, SpaceError
+from penstock_schemas.messages import Kind, Message
+from penstock_schemas.policies import PolicyRecord
+from penstock_schemas.service import load
+from tests.producers.envs_that_end import ALWAYS_ENDS, DICT_OBSERVATION, MULTI_DISCRETE_ACTION
+from tests.producers.producing import STREAM, running, settings_of
+from tests.producers.publishing import SECONDS, messages, store, wait_until
+
+if TYPE_CHECKING:
+    from penstock_producers.policy import TorchPolicy
+    from tests.producers.producing import Producer
+
+ZOO = "tests.producers.env_zoo"
+TOPIC = f"rollouts.{STREAM}"
+REQUIRED = ("--stream", "s", "--env", "CartPole-v1")
+
+
+def found(producer: Producer) -> list[Message]:
+    return messages(producer.log, TOPIC)
+
+
+def initial_policy(producer: Producer) -> TorchPolicy:
+    env = make_env(producer.settings.env, 1, vectorization=producer.settings.vectorization)
+    try:
+        return describe(producer.settings, env, np.random.default_rng())[1]
+    finally:
+        env.close()
+
+
+def biased(policy: TorchPolicy, version: int) -> PolicyRecord:
+    """A version that always goes right, and takes its number for every observation's value."""
+    weights = {name: value.numpy().copy() for name, value in policy._module.state_dict().items()}
+    weights["head.weight"][:] = 0
+    weights["head.bias"][:] = [-100, 100, version]
+    return PolicyRecord(version, weights)
+
+
+def test_what_is_produced_until_a_stop_is_stored_exactly() -> None:
+    with running("CartPole-v1", "--num-envs", "8", "--fragment-steps", "50") as producer:
+        producer.await_steps(2000)
+        producer.finish()
+    assert producer.error is None
+    told = found(producer)
+    assert [message.kind for message in told] == [Kind.BEGIN, *([Kind.CHUNKS] * (len(told) - 2)), Kind.END]
+    assert told[-1].reason == "shutdown"
+    assert [message.sequence for message in told[1:]] == list(range(len(told) - 1))
+    stored = store(producer.log, STREAM)
+    assert stored.report.ok, stored.report.findings
+    steps = int(producer.value("steps_total"))
+    assert (stored.report.steps_stored, stored.report.steps_missing) == (steps, 0)
+    aborted = [episode for episode in stored.episodes if episode["abort_reason"]]
+    assert {episode["abort_reason"] for episode in aborted} == {"shutdown"}
+    assert len(aborted) <= 8
+    assert len(stored.episodes) - len(aborted) == producer.value("episodes_total")
+    for episode in stored.episodes:
+        assert episode["return"] == episode["length"]
+        assert len(episode["observation"]) == episode["length"] + 1
+
+
+def await_version(producer: Producer, version: int) -> None:
+    wait_until(lambda: producer.value("policy_version") == version)
+
+
+def test_newer_policies_act_from_a_fragment_on_each_under_its_digest() -> None:
+    with running("CartPole-v1", "--num-envs", "4", "--fragment-steps", "20") as producer:
+        policy = initial_policy(producer)
+        producer.await_steps(100)
+        records = [biased(policy, version) for version in (1, 2, 5)]
+        for record in records:
+            producer.publish(record)
+            await_version(producer, record.version)
+            producer.await_steps(100)
+        producer.publish(records[0])
+        producer.publish(PolicyRecord(9, {"head.bias": np.zeros(3, np.float32)}))
+        wait_until(lambda: producer.value("policies_rejected_total", reason="names") == 1)
+        producer.await_steps(100)
+    assert producer.error is None
+    assert producer.value("policy_version") == 5
+    digests = {0: policy.digest, **{record.version: record.digest for record in records}}
+    stored = store(producer.log, STREAM)
+    assert stored.report.ok, stored.report.findings
+    seen: set[int] = set()
+    for episode in stored.episodes:
+        versions = episode["policy_version"]
+        assert versions == sorted(versions)
+        assert episode["policy_digest"] == [digests[version] for version in versions]
+        ends = [*episode["chunk_first_step"][1:], episode["length"]]
+        for version, start, stop in zip(versions, episode["chunk_first_step"], ends, strict=True):
+            seen.add(version)
+            if version:
+                assert set(episode["action"][start:stop]) == {1}
+                assert set(episode["value"][start:stop]) == {version}
+    assert seen == set(digests)
+    for message in found(producer):
+        if message.batch is not None and message.batch.num_rows:
+            assert len(set(message.batch.column("policy_version").to_pylist())) == 1
+
+
+def test_boxes_are_drawn_recorded_and_sent_clipped() -> None:
+    flags = ("--num-envs", "3", "--vectorization", "sync", "--fragment-steps", "150")
+    with running("Pendulum-v1", *flags) as producer:
+        policy = initial_policy(producer)
+        producer.await_steps(3 * 450)
+    assert producer.error is None
+    stored = store(producer.log, STREAM)
+    assert stored.report.ok, stored.report.findings
+    whole = [episode for episode in stored.episodes if not episode["abort_reason"]]
+    assert len(whole) >= 6
+    assert {(episode["length"], episode["ends"]) for episode in whole} == {(200, 2)}
+    assert {episode["seed"] is not None for episode in stored.episodes if episode["episode"] == 0} == {True}
+    for episode in stored.episodes:
+        action, sent = (np.array(episode[name], np.float32) for name in ("action", "action_sent"))
+        assert np.array_equal(sent, np.clip(action, -2.0, 2.0))
+        observation = np.array(episode["observation"], np.float32)
+        with torch.no_grad():
+            parameters, value = policy._module(torch.from_numpy(observation[:-1]))
+        mean, log_std = parameters[:, :1], parameters[:, 1:]
+        log_prob = torch.distributions.Normal(mean, log_std.exp()).log_prob(torch.from_numpy(action)).sum(1)  # type: ignore[no-untyped-call]
+        np.testing.assert_allclose(episode["log_prob"], log_prob, atol=1e-4)
+        np.testing.assert_allclose(episode["value"], value, atol=1e-4)
+    assert any(abs(action[0]) > 2 for episode in stored.episodes for action in episode["action"])
+
+
+def test_an_env_that_raises_ends_the_incarnation_with_what_came_before() -> None:
+    with running(f"{ZOO}:FailingEnv", "--num-envs", "2", "--vectorization", "sync") as producer:
+        producer.thread.join(SECONDS)
+    assert isinstance(producer.error, EnvError)
+    told = found(producer)
+    assert [message.kind for message in told] == [Kind.BEGIN, Kind.CHUNKS, Kind.END]
+    reason = f"env_error: {producer.error}"
+    assert "step() raised ValueError: the pole is missing" in reason
+    stored = store(producer.log, STREAM)
+    assert stored.report.ok, stored.report.findings
+    assert [(episode["length"], episode["abort_reason"]) for episode in stored.episodes] == [(2, reason[:249])] * 2
+    assert producer.value("steps_total") == 4
+
+
+def test_an_env_that_raises_with_nothing_at_hand_ends_the_incarnation() -> None:
+    flags = ("--num-envs", "1", "--vectorization", "sync", "--fragment-steps", "1")
+    with running(ALWAYS_ENDS, *flags) as producer:
+        producer.thread.join(SECONDS)
+    assert isinstance(producer.error, EnvError)
+    told = found(producer)
+    assert [message.kind for message in told] == [Kind.BEGIN, Kind.CHUNKS, Kind.CHUNKS, Kind.END]
+    assert "no more resets" in told[-1].reason
+    stored = store(producer.log, STREAM)
+    assert stored.report.ok
+    assert [(episode["length"], episode["ends"]) for episode in stored.episodes] == [(1, 1)] * 2
+
+
+def test_an_outage_holds_the_envs_up_and_says_why() -> None:
+    flags = ("--num-envs", "4", "--fragment-steps", "20", "--max-in-flight-bytes", "1")
+    with running("CartPole-v1", *flags) as producer:
+        producer.await_steps(100)
+        assert producer.health.failing() == {}
+        producer.log.outage = True
+        wait_until(lambda: "outage" in producer.health.failing().get("log", ""))
+        assert producer.value("log_unavailable") == 1
+        producer.log.outage = False
+        producer.await_steps(100)
+        wait_until(lambda: not producer.health.failing())
+        assert producer.value("log_unavailable") == 0
+    assert producer.error is None
+    stored = store(producer.log, STREAM)
+    assert stored.report.ok, stored.report.findings
+    assert stored.report.steps_stored == producer.value("steps_total")
+    assert len({message.incarnation for message in found(producer)}) == 1
+
+
+def test_a_stop_during_an_outage_waits_no_longer_than_the_grace() -> None:
+    flags = ("--num-envs", "4", "--fragment-steps", "20", "--grace-seconds", "0.1")
+    with running("CartPole-v1", *flags) as producer:
+        producer.await_steps(100)
+        producer.log.outage = True
+        wait_until(lambda: "log" in producer.health.failing())
+        producer.stop.set()
+        producer.thread.join(SECONDS)
+        assert not producer.thread.is_alive()
+    assert isinstance(producer.error, LogUnavailableError)
+    assert "did not take all within 0.1 s after the stop" in str(producer.error)
+
+
+def test_a_restart_is_a_later_incarnation_with_the_same_stream() -> None:
+    with running("CartPole-v1", "--num-envs", "2", "--fragment-steps", "20") as first:
+        first.await_steps(100)
+    with running("CartPole-v1", "--num-envs", "2", "--fragment-steps", "20") as second:
+        pass
+    assert found(first)[0].spec == found(second)[0].spec
+    with pytest.raises(SettingsError, match="--autoreset Later: there are NextStep, SameStep, Disabled"):
+        serve(settings_of("CartPole-v1", "--autoreset", "Later"), threading.Event())
+
+
+def test_the_stream_names_how_to_make_env_and_policy_again() -> None:
+    settings = settings_of("CartPole-v1", "--env-arguments", '{"sutton_barto_reward": true}')
+    env = make_env("CartPole-v1", 2, kwargs=settings.env_arguments)
+    spec, policy = describe(settings, env, np.random.default_rng(0))
+    assert spec.stream == STREAM
+    assert spec.env == {"id": "CartPole-v1", "arguments": {"sutton_barto_reward": True}}
+    assert spec.policy == {"name": "actor-critic", "arguments": {}, "mapping": "identity"}
+    assert spec.extras == policy.extras
+    again = make_policy("actor-critic", spec.observation, spec.action, rng=np.random.default_rng(1))
+    assert again.digest == policy.digest
+
+
+@pytest.mark.parametrize(
+    ("flags", "told"),
+    [
+        (("--stream", "s"), "--env is required: give the flag, PENSTOCK_ENV, or env in the file"),
+        (("--env", "CartPole-v1"), "--stream is required"),
+        ((*REQUIRED, "--num-envs", "0"), "--num-envs '0'"),
+        ((*REQUIRED, "--num-envs", "many"), "--num-envs 'many'"),
+        ((*REQUIRED, "--vectorization", "threads"), "--vectorization 'threads'"),
+        ((*REQUIRED, "--producer-id", "a/b"), "--producer-id 'a/b'"),
+        ((*REQUIRED, "--partitions", "0"), "--partitions '0'"),
+        ((*REQUIRED, "--fragment-steps", "0"), "--fragment-steps '0'"),
+        ((*REQUIRED, "--fragment-seconds", "0"), "--fragment-seconds '0'"),
+        ((*REQUIRED, "--max-message-bytes", "1000"), "--max-message-bytes '1000'"),
+        ((*REQUIRED, "--max-in-flight-bytes", "0"), "--max-in-flight-bytes '0'"),
+        ((*REQUIRED, "--delivery-timeout-seconds", "-1"), "--delivery-timeout-seconds '-1'"),
+        ((*REQUIRED, "--grace-seconds", "0"), "--grace-seconds '0'"),
+        ((*REQUIRED, "--seed", "-1"), "--seed '-1'"),
+        ((*REQUIRED, "--env-arguments", "[1]"), "--env-arguments"),
+        ((*REQUIRED, "--policy-arguments", "{"), "--policy-arguments"),
+        ((*REQUIRED, "--nope", "1"), "unknown: --nope"),
+    ],
+)
+def test_a_wrong_setting_is_refused_by_its_flag(
+    flags: tuple[str, ...], told: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("PENSTOCK_ENV", raising=False)
+    monkeypatch.delenv("PENSTOCK_STREAM", raising=False)
+    with pytest.raises(SettingsError, match=re.escape(told)):
+        load(ProducerSettings, flags)
+
+
+def run(*flags: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "penstock_producers", *flags]
+    return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)  # noqa: S603 - ours
+
+
+def test_help_names_every_setting() -> None:
+    told = run("--help")
+    assert (told.returncode, told.stderr) == (0, "")
+    for name in ProducerSettings.model_fields:
+        assert f"--{name.replace('_', '-')}" in told.stdout
+
+
+@pytest.mark.parametrize(
+    ("env", "error", "told"),
+    [
+        (("Nope-v0",), EnvError, "environment 'Nope-v0': gymnasium has no such id: Environment `Nope` doesn't exist."),
+        (
+            (f"{ZOO}:moded", "--env-arguments", '{"mode": "absent"}'),
+            EnvError,
+            "metadata['autoreset_mode'] must be a gymnasium.vector.AutoresetMode, but is none: ",
+        ),
+        ((DICT_OBSERVATION,), SpaceError, f"environment '{DICT_OBSERVATION}': observation space Dict("),
+        ((MULTI_DISCRETE_ACTION,), SpaceError, "action space MultiDiscrete: it is not mapped to Arrow"),
+    ],
+)
+def test_an_env_that_cannot_be_had_is_told_and_needs_no_kafka(env: tuple[str, ...], error: Any, told: str) -> None:
+    settings = settings_of(*env, "--bootstrap-servers", "127.0.0.1:1", "--num-envs", "2")
+    with pytest.raises(error, match=re.escape(told)):
+        serve(settings, threading.Event())
+
+
+def test_an_unknown_env_is_one_error_line() -> None:
+    ended = run("--stream", "s", "--bootstrap-servers", "127.0.0.1:1", "--env", "Nope-v0")
+    assert ended.returncode == 1, ended.stderr
+    *logged, last = ended.stderr.splitlines()
+    assert last.startswith("error: environment 'Nope-v0': gymnasium has no such id: Environment `Nope` doesn't exist.")
+    assert [line for line in logged if "Traceback" in line or line.startswith("error")] == []
+    assert ended.stdout == ""
