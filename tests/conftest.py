@@ -4,6 +4,7 @@ import os
 from typing import TYPE_CHECKING
 
 import pytest
+
 from deploy.local.kafka import LocalKafka
 
 if TYPE_CHECKING:

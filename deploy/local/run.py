@@ -14,6 +14,7 @@ import shutil
 import sys
 import time
 import uuid
+from collections import Counter
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -139,7 +140,8 @@ class Run:
                 restarted = True
                 for pod in victims:
                     pod.start()
-            self._check_alive([] if killed and not restarted else victims)
+            down = self.summary.kills if killed and not restarted else ()
+            self._check_alive([pod for pod in (*self._producers, *self._consumers) if pod.name not in down])
 
     def _await_steps(self, what: str) -> None:
         """Wait until every producer that runs has published a step."""
@@ -147,7 +149,7 @@ class Run:
             flows = self._watch.read(self._producers)
             if all(flow.reading.steps for flow in flows):
                 return
-            self._check_alive([])
+            self._check_alive([*self._producers, *self._consumers])
         raise PenstockError(f"no first step within {_START_SECONDS:g} s; the producers' logs are in {self._folder}")
 
     def _show(self, duration: float, what: str) -> Iterator[float]:
@@ -169,9 +171,8 @@ class Run:
                 yield now
                 time.sleep(_REFRESH_SECONDS)
 
-    def _check_alive(self, victims: Sequence[Pod]) -> None:
-        others = [pod for pod in (*self._producers, *self._consumers) if pod.name not in self.summary.kills]
-        for pod in (*others, *victims):
+    def _check_alive(self, pods: Sequence[Pod]) -> None:
+        for pod in pods:
             if not pod.running:
                 raise PenstockError(f"{pod.name} ended by itself; the end of its log:\n{pod.last_lines()}")
 
@@ -184,7 +185,7 @@ class Run:
         reader.close()
         deadline = time.monotonic() + _DRAIN_SECONDS
         while any(self._high_water(number) < end for number, end in ends.items()):
-            self._check_alive([])
+            self._check_alive(self._consumers)
             if time.monotonic() > deadline:
                 raise PenstockError(f"the consumers did not drain the topic within {_DRAIN_SECONDS:g} s")
             time.sleep(_REFRESH_SECONDS / 5)
@@ -196,7 +197,7 @@ class Run:
         return newest.high_water if newest else 0
 
     def _sum_up(self, report: Report) -> None:
-        summary, counters = self.summary, report.counters
+        summary, counters = self.summary, Counter(report.counters)
         summary.steps_published = counters["steps_read"] - counters["steps_duplicate"]
         summary.steps_stored = report.steps_stored
         summary.episodes_stored = report.episodes_stored
@@ -220,10 +221,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     words.folder.mkdir(parents=True)
     try:
         with ExitStack() as stack:
+            stack.callback(shutil.rmtree, words.folder / "kafka", ignore_errors=True)
             given = os.environ.get("KAFKA_BOOTSTRAP_SERVERS")
             if given is None:
                 console.print("starting a local Kafka")
-            servers = given or stack.enter_context(LocalKafka()).bootstrap_servers
+            servers = given or stack.enter_context(LocalKafka(words.folder / "kafka")).bootstrap_servers
             # A cluster that stays has topics of earlier runs; this run's store is of this run's topic.
             stream = f"cartpole-{uuid.uuid4().hex[:8]}" if given else "cartpole"
             log = stack.enter_context(KafkaLog(servers, client_id="penstock-run"))

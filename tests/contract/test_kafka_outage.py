@@ -11,8 +11,8 @@ from contextlib import closing
 from typing import TYPE_CHECKING
 
 import pytest
-from deploy.local.kafka import LocalKafka
 
+from deploy.local.kafka import LocalKafka
 from penstock_schemas.errors import LogUnavailableError, SettingsError
 from penstock_schemas.log.kafka import KafkaLog
 

@@ -131,7 +131,7 @@ def test_a_record_that_is_too_large_fails_and_the_next_does_not(subject: Subject
 
 
 @pytest.mark.parametrize(("known", "partition"), [(False, 0), (True, 7)])
-def test_appending_to_what_does_not_exist_fails(subject: Subject, known: bool, partition: int) -> None:  # noqa: FBT001
+def test_appending_to_what_does_not_exist_fails(subject: Subject, known: bool, partition: int) -> None:
     topic = subject.topic() if known else "contract-never-created"
     with closing(subject.log.appender()) as appender:
         refused = appender.append(topic, partition, value=b"lost")

@@ -12,10 +12,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from deploy.local import kafka as local
-from deploy.local.kafka import LocalKafka, fetch_jars, kafka_version
 from kafka import KafkaAdminClient, KafkaConsumer, KafkaProducer, TopicPartition
 
+from deploy.local import kafka as local
+from deploy.local.kafka import LocalKafka, fetch_jars, kafka_version
 from penstock_schemas.errors import BrokerError
 
 if TYPE_CHECKING:

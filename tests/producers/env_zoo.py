@@ -1,4 +1,3 @@
-# ruff: noqa: ARG001, ARG002 - the signatures are gymnasium's
 """Environments that tell in their observations what they did, and environments that are broken on purpose."""
 
 from __future__ import annotations

@@ -1,4 +1,3 @@
-# ruff: noqa: ARG002 - the signatures are gymnasium's
 """An environment whose episodes last one step, and that breaks between two of them."""
 
 from __future__ import annotations

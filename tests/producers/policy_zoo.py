@@ -24,7 +24,7 @@ class Constant(nn.Module):
         return self.parameters_.expand(n, -1), observation.reshape(n, -1).sum(dim=1, dtype=torch.float32)
 
 
-def constant(observation: Any, action: Any, parameters: list[float]) -> nn.Module:  # noqa: ARG001
+def constant(observation: Any, action: Any, parameters: list[float]) -> nn.Module:
     return Constant(parameters)
 
 
@@ -47,11 +47,11 @@ class Answering(nn.Module):
         super().__init__()
         self.answer = answer
 
-    def forward(self, observation: Tensor) -> Any:  # noqa: ARG002
+    def forward(self, observation: Tensor) -> Any:
         return self.answer
 
 
-def answering(observation: Any, action: Any, what: str) -> nn.Module:  # noqa: ARG001
+def answering(observation: Any, action: Any, what: str) -> nn.Module:
     n, k = 2, action.n
     answers = {
         "no tuple": torch.zeros(n, k),
@@ -64,13 +64,13 @@ def answering(observation: Any, action: Any, what: str) -> nn.Module:  # noqa: A
     return Answering(answers[what])
 
 
-def of_other_width(observation: Any, action: Any) -> nn.Module:  # noqa: ARG001
+def of_other_width(observation: Any, action: Any) -> nn.Module:
     return ActorCritic((99,), action.n)
 
 
-def no_module(observation: Any, action: Any) -> str:  # noqa: ARG001
+def no_module(observation: Any, action: Any) -> str:
     return "no module"
 
 
-def raising(observation: Any, action: Any) -> nn.Module:  # noqa: ARG001
+def raising(observation: Any, action: Any) -> nn.Module:
     raise ValueError("the weights are at home")

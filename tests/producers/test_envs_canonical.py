@@ -285,7 +285,7 @@ def children() -> Iterator[list[Any]]:
 
 
 def workers(env: CanonicalEnv) -> list[Any]:
-    base: AsyncVectorEnv = env._env.unwrapped  # type: ignore[assignment]
+    base: AsyncVectorEnv = env._env.unwrapped  # type: ignore[assignment]  # made so above
     return base.processes
 
 

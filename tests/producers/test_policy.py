@@ -50,7 +50,7 @@ def test_categorical_log_probabilities_are_torch_s(start: int) -> None:
     assert action.shape == (1000,)
     assert set(action.tolist()) == set(range(start, start + 7))
     index = torch.from_numpy(action - start)
-    expected = torch.distributions.Categorical(logits=torch.from_numpy(logits)).log_prob(index)  # type: ignore[no-untyped-call]
+    expected = torch.distributions.Categorical(logits=torch.from_numpy(logits)).log_prob(index)  # type: ignore[no-untyped-call]  # torch's
     log_prob = distribution.log_prob(logits, action.astype(Discrete(7, start).wire_dtype))
     assert log_prob.dtype == np.float32
     np.testing.assert_allclose(log_prob, expected, rtol=0, atol=1e-5)
@@ -93,7 +93,7 @@ def test_gaussian_log_densities_are_torch_s_of_the_value_as_recorded(shape: tupl
     mean, log_std = np.split(parameters.astype(np.float64), 2, axis=1)
     normal = torch.distributions.Normal(torch.from_numpy(mean), torch.from_numpy(np.exp(log_std)))
     recorded = torch.from_numpy(action.reshape(500, size).astype(np.float64))
-    expected = normal.log_prob(recorded).sum(1)  # type: ignore[no-untyped-call]
+    expected = normal.log_prob(recorded).sum(1)  # type: ignore[no-untyped-call]  # torch's
     log_prob = distribution.log_prob(parameters, action)
     assert log_prob.dtype == np.float32
     np.testing.assert_allclose(log_prob, expected, rtol=1e-5, atol=1e-5)
@@ -105,7 +105,7 @@ def test_gaussian_draws_are_normal() -> None:
     drawn = DiagonalGaussian(Box((2,), FLOAT32)).draw(parameters, rng(4))
     for column, mean, std in ((0, 0.5, 2.0), (1, -3.0, 0.1)):
         ordered = torch.from_numpy(np.sort(drawn[:, column]).astype(np.float64))
-        cumulative = torch.distributions.Normal(mean, std).cdf(ordered).numpy()  # type: ignore[no-untyped-call]
+        cumulative = torch.distributions.Normal(mean, std).cdf(ordered).numpy()  # type: ignore[no-untyped-call]  # torch's
         distance = np.abs(cumulative - (np.arange(n) + 0.5) / n).max() + 0.5 / n
         assert distance * np.sqrt(n) < KOLMOGOROV
     assert abs(np.corrcoef(drawn.T)[0, 1]) < 5 / np.sqrt(n)

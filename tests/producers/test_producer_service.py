@@ -133,7 +133,7 @@ def test_boxes_are_drawn_recorded_and_sent_clipped() -> None:
         with torch.no_grad():
             parameters, value = policy._module(torch.from_numpy(observation[:-1]))
         mean, log_std = parameters[:, :1], parameters[:, 1:]
-        log_prob = torch.distributions.Normal(mean, log_std.exp()).log_prob(torch.from_numpy(action)).sum(1)  # type: ignore[no-untyped-call]
+        log_prob = torch.distributions.Normal(mean, log_std.exp()).log_prob(torch.from_numpy(action)).sum(1)  # type: ignore[no-untyped-call]  # torch's
         np.testing.assert_allclose(episode["log_prob"], log_prob, atol=1e-4)
         np.testing.assert_allclose(episode["value"], value, atol=1e-4)
     assert any(abs(action[0]) > 2 for episode in stored.episodes for action in episode["action"])

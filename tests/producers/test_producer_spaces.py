@@ -30,7 +30,7 @@ def test_spaces_are_described(space: gym.Space[Any], expected: object) -> None:
     assert from_gymnasium(space, "observation") == expected
 
 
-BITS = gym.spaces.Box(0, 1, (3,), np.bool_)  # type: ignore[arg-type]
+BITS = gym.spaces.Box(0, 1, (3,), np.bool_)  # type: ignore[arg-type]  # gymnasium takes it, its types do not
 
 
 class Special(gym.spaces.Box):

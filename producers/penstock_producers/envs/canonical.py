@@ -144,7 +144,7 @@ class CanonicalEnv:
         except Exception as error:
             raise self._failure("reset", error) from error
         self._check_observation(observation)
-        return observation  # type: ignore[no-any-return]
+        return observation  # type: ignore[no-any-return]  # checked just above
 
     def _probe(self) -> np.dtype[Any]:
         actions = copy.deepcopy(self._env.action_space)

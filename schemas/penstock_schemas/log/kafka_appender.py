@@ -225,6 +225,6 @@ class KafkaAppender:
 
 def _close_by_force(producer: Any) -> None:
     """Close a producer without waiting for what it has; its own `close` would, and then not close at all."""
-    producer._sender.force_close()  # noqa: SLF001
-    producer._sender.join()  # noqa: SLF001
+    producer._sender.force_close()  # noqa: SLF001  (kafka-python has no public way)
+    producer._sender.join()  # noqa: SLF001  (the same)
     producer.close(0)

@@ -70,7 +70,7 @@ class MemoryLog:
             self._outage = value
             self.changed.notify_all()
 
-    def create(self, topic: str, *, partitions: int = 1, compacted: bool = False) -> TopicInfo:  # noqa: ARG002
+    def create(self, topic: str, *, partitions: int = 1, compacted: bool = False) -> TopicInfo:  # noqa: ARG002  (nothing is compacted in memory)
         """Create a topic unless it exists; describe it either way."""
         # A compacted topic may hold every record for any length of time, so none needs to go here.
         with self.changed:

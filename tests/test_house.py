@@ -1,0 +1,166 @@
+"""What holds for the whole tree: who imports whom, what is never called, and that the pages name what exists."""
+
+from __future__ import annotations
+
+import ast
+import re
+import subprocess
+from fnmatch import fnmatch
+from itertools import accumulate
+from pathlib import Path, PurePosixPath
+from typing import TYPE_CHECKING
+
+import pytest
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+ROOT = Path(__file__).parents[1]
+COMPONENTS = {
+    "schemas": ROOT / "schemas" / "penstock_schemas",
+    "producers": ROOT / "producers" / "penstock_producers",
+    "consumers": ROOT / "consumers" / "penstock_consumers",
+}
+NEVER_IMPORTED = {
+    "schemas": {"penstock_producers", "penstock_consumers", "torch", "gymnasium"},
+    "producers": {"penstock_consumers"},
+    "consumers": {"penstock_producers", "torch", "gymnasium"},
+}
+UNSAFE = {
+    *("pickle", "cPickle", "cloudpickle", "dill", "joblib", "marshal", "shelve"),
+    *("eval", "exec", "torch.load", "torch.save", "torch.jit.load", "numpy.load", "numpy.save", "pandas.read_pickle"),
+}
+REGISTRY_HOSTS = (
+    r"pypi\.org",
+    r"pypi\.python\.org",
+    r"files\.pythonhosted\.org",
+    r"download\.pytorch\.org",
+    r"repo\d?\.maven\.(apache\.)?org",
+    r"registry\.npmjs\.org",
+    r"proxy\.golang\.org",
+    r"(static\.|index\.)?crates\.io",
+    r"conda\.anaconda\.org",
+)
+
+
+def imports(tree: ast.AST) -> Iterator[str]:
+    """Every import as a dotted name, inside functions and for type checkers only too."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"line {node.lineno}: imports are absolute"
+            yield from (f"{node.module}.{alias.name}" for alias in node.names)
+
+
+def uses(tree: ast.AST) -> Iterator[str]:
+    """Every import, and every name with its attributes, under the name that it was imported by."""
+    yield from imports(tree)
+    bound = {
+        alias.asname or alias.name: alias.name
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Import)
+        for alias in node.names
+    }
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Name | ast.Attribute):
+            first, dot, rest = ast.unparse(node).partition(".")
+            yield f"{bound.get(first, first)}{dot}{rest}"
+
+
+def unsafe(source: str) -> set[str]:
+    """What is used of `UNSAFE`."""
+    used = {prefix for name in uses(ast.parse(source)) for prefix in accumulate(name.split("."), "{}.{}".format)}
+    return used & UNSAFE
+
+
+def tracked() -> list[str]:
+    """The repository's files, those not committed yet too."""
+    listing = ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
+    listed = subprocess.run(listing, cwd=ROOT, capture_output=True, text=True, check=True).stdout  # noqa: S603 - no input
+    return sorted(name for name in listed.split("\0") if (ROOT / name).is_file())
+
+
+def named_paths(page: str) -> Iterator[str]:
+    """What stands in backticks in running text and looks like a path of this repository."""
+    running = re.sub(r"^```.*?^```", "", page, flags=re.DOTALL | re.MULTILINE)
+    folders = {name.partition("/")[0] for name in tracked() if "/" in name}
+    folders |= {package.name for package in COMPONENTS.values()}
+    for word in re.findall(r"`([\w./*-]+)`", running):
+        inside = "/" in word and word.partition("/")[0] in folders
+        if inside or re.search(r"\w\.(py|toml|xml|ya?ml|md)$", word):
+            yield word
+
+
+def exists(path: str, files: list[str]) -> bool:
+    """Whether a file or folder has this path, or ends with it, from a folder's border on; `*` stands for anything."""
+    wanted = path.rstrip("/")
+    places = {str(place) for name in files for place in (PurePosixPath(name), *PurePosixPath(name).parents)}
+    return any(fnmatch(f"/{place}", f"*/{wanted}") for place in places)
+
+
+@pytest.mark.parametrize("component", COMPONENTS)
+def test_components_depend_inward_only(component: str) -> None:
+    sources = list(COMPONENTS[component].rglob("*.py"))
+    assert sources
+    for source in sources:
+        roots = {name.partition(".")[0] for name in imports(ast.parse(source.read_text()))}
+        assert not roots & NEVER_IMPORTED[component], source
+
+
+@pytest.mark.parametrize("component", COMPONENTS)
+def test_no_package_unpickles_or_evaluates(component: str) -> None:
+    for source in COMPONENTS[component].rglob("*.py"):
+        assert not unsafe(source.read_text()), source
+
+
+@pytest.mark.parametrize(
+    ("source", "found"),
+    [
+        ("import pickle", {"pickle"}),
+        ("def late():\n    from marshal import loads", {"marshal"}),
+        ("import torch as t\nt.load('weights')", {"torch.load"}),
+        ("from torch import load", {"torch.load"}),
+        ("import numpy as np\nnp.load('x', allow_pickle=True)", {"numpy.load"}),
+        ("eval('1')", {"eval"}),
+        ("import torch\ntorch.nn.Module().eval()\nmodule.eval()\nspec.load()", set()),
+    ],
+)
+def test_unsafe_calls_are_seen_whatever_they_are_called(source: str, found: set[str]) -> None:
+    assert unsafe(source) == found
+
+
+def test_no_file_names_a_package_registry() -> None:
+    hosts = re.compile("|".join(REGISTRY_HOSTS))
+    found = {name: match[0] for name in tracked() if (match := hosts.search((ROOT / name).read_text(errors="replace")))}
+    assert found == {}
+
+
+def test_every_exemption_from_a_check_has_its_reason() -> None:
+    exemption = re.compile(r"# (?:ruff: )?(?:noqa(?:: [A-Z0-9, ]+)?|type: ignore(?:\[[\w, -]+\])?)(?P<reason>.*)")
+    bare = []
+    for name in tracked():
+        before = ""
+        for number, line in enumerate((ROOT / name).read_text().splitlines() if name.endswith(".py") else (), start=1):
+            match = exemption.search(line)
+            if match and not re.search(r"\w{3,}", match["reason"]) and not before.startswith("#"):
+                bare.append(f"{name}:{number}: {line.strip()}")
+            before = line.lstrip()
+    assert not bare, "\n".join(bare)
+
+
+@pytest.mark.parametrize("page", ["README.md", "ARCHITECTURE.md", "CONTRIBUTING.md"])
+def test_a_page_names_only_paths_that_exist(page: str) -> None:
+    assert (ROOT / page).stat().st_size > 0
+    files = tracked()
+    assert [path for path in named_paths((ROOT / page).read_text()) if not exists(path, files)] == []
+
+
+def test_a_path_that_is_gone_is_seen() -> None:
+    page = "`deploy/local/run.py` `schemas/` `log/kafka.py` `penstock_schemas/gone.py` `deploy/gone` `a/b` `gone.py`"
+    files = tracked()
+    assert [path for path in named_paths(page) if not exists(path, files)] == [
+        "penstock_schemas/gone.py",
+        "deploy/gone",
+        "gone.py",
+    ]
