@@ -12,7 +12,7 @@ from penstock_consumers.store import segments
 from penstock_schemas.chunks import Ends, fixed, list_column, list_offsets, list_values, steps
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from numpy.typing import NDArray
 
@@ -22,14 +22,49 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Rows:
-    """Chunk rows with their provenance, each under the uid of its episode, in log order."""
+    """Chunk rows in the order of the log, each under the uid of its episode.
+
+    `batch` has the columns of a message; `provenance` holds, by the name of the open segment's column, where each row
+    came from.
+    """
 
     batch: pa.RecordBatch
     uid: NDArray[np.int64]
+    provenance: Mapping[str, NDArray[Any]]
+
+    @classmethod
+    def of(cls, accepted: Accepted) -> Rows:
+        """Rows that the judge accepted; what is the same for all of a message takes no memory."""
+        shape = accepted.batch.num_rows
+        values = {
+            "producer": np.array(accepted.producer, object),
+            "incarnation": np.array(accepted.incarnation),
+            "offset": np.array(accepted.offset),
+            "timestamp_ms": np.array(accepted.timestamp_ms),
+        }
+        provenance = {name: np.broadcast_to(value, shape) for name, value in values.items()}
+        return cls(accepted.batch, accepted.uid, provenance)
+
+    @classmethod
+    def stored(cls, batch: pa.RecordBatch, uid: NDArray[np.int64], spec: StreamSpec) -> Rows:
+        """Rows of an open segment."""
+        names = [field.name for field in segments.PROVENANCE_FIELDS]
+        provenance = {name: batch.column(name).to_numpy(zero_copy_only=False) for name in names}
+        return cls(batch.select(spec.schema.names), uid, provenance)
 
     def where(self, mask: NDArray[np.bool_]) -> Rows:
         """Keep the rows of `mask`."""
-        return self if mask.all() else Rows(self.batch.filter(pa.array(mask)), self.uid[mask])
+        if mask.all():
+            return self
+        provenance = {name: values[mask] for name, values in self.provenance.items()}
+        return Rows(self.batch.filter(pa.array(mask)), self.uid[mask], provenance)
+
+    def to_open(self, spec: StreamSpec) -> pa.RecordBatch:
+        """The rows in the schema of an open segment."""
+        types = {field.name: field.type for field in segments.PROVENANCE_FIELDS}
+        provenance = [pa.array(self.provenance[name], kind) for name, kind in types.items()]
+        columns = [*self.batch.columns, *provenance]
+        return pa.RecordBatch.from_arrays(columns, schema=segments.open_schema(spec))
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,17 +93,6 @@ class Episodes:
         return newest
 
 
-def rows_of(accepted: Accepted, spec: StreamSpec) -> Rows:
-    """Put their provenance beside accepted rows."""
-    count = accepted.batch.num_rows
-    provenance = [
-        pa.repeat(pa.scalar(accepted.producer), count),
-        *(pa.array(np.full(count, value)) for value in (accepted.incarnation, accepted.offset, accepted.timestamp_ms)),
-    ]
-    columns = [*accepted.batch.columns, *provenance]
-    return Rows(pa.RecordBatch.from_arrays(columns, schema=segments.open_schema(spec)), accepted.uid)
-
-
 def ended_uids(pieces: Sequence[Rows], aborted: Sequence[Aborted]) -> NDArray[np.int64]:
     """Name the episodes that `pieces` or an abort ended, ascending."""
     ended = [piece.uid[fixed(piece.batch, "ends") != Ends.OPEN] for piece in pieces]
@@ -87,7 +111,8 @@ def assemble(
     first = np.flatnonzero(np.append(True, uid[1:] != uid[:-1]))
     last = np.append(first[1:], len(uid)) - 1
     rows = _row_columns([piece.batch for piece in pieces], spec).take(pa.array(order))
-    columns = _head(rows, first) | _ends(rows, uid, last, aborted) | _chunk_lists(rows, first)
+    came = _Provenance(pieces, order)
+    columns = _head(rows, came, first) | _ends(rows, came, uid, last, aborted) | _chunk_lists(rows, first)
     columns |= _value_lists(spec, [piece.batch for piece in pieces], order, first, last)
     offsets = list_offsets(columns["reward"])
     columns["length"] = pa.array(np.diff(offsets).astype(np.int64))
@@ -100,31 +125,47 @@ def assemble(
 
 def _row_columns(batches: Sequence[pa.RecordBatch], spec: StreamSpec) -> pa.Table:
     lists = {column.name for column in spec.columns}
-    names = [name for name in segments.open_schema(spec).names if name not in lists]
+    names = [name for name in spec.schema.names if name not in lists]
     return pa.Table.from_batches([batch.select(names) for batch in batches]).combine_chunks()
 
 
-def _head(rows: pa.Table, first: NDArray[Any]) -> dict[str, pa.Array]:
-    heads = rows.take(pa.array(first))
-    names = ("producer", "incarnation", "env", "episode", "seed", "reset_options")
+class _Provenance:
+    """Where rows came from, in the order in which they are assembled; read at a few rows only."""
+
+    def __init__(self, pieces: Sequence[Rows], order: NDArray[Any]) -> None:
+        self._pieces = pieces
+        self._order = order
+
+    def at(self, name: str, rows: NDArray[Any]) -> NDArray[Any]:
+        values = np.concatenate([piece.provenance[name] for piece in self._pieces])
+        taken: NDArray[Any] = values[self._order[rows]]
+        return taken
+
+
+def _head(rows: pa.Table, came: _Provenance, first: NDArray[Any]) -> dict[str, pa.Array]:
+    """What an episode's first row tells of it."""
+    names = ("env", "episode", "seed", "reset_options")
+    heads = rows.select(names).take(pa.array(first))
     columns = {name: heads.column(name).combine_chunks() for name in names}
-    columns["opened_offset"] = heads.column("offset").combine_chunks()
+    columns["producer"] = pa.array(came.at("producer", first), pa.string())
+    columns["incarnation"] = pa.array(came.at("incarnation", first))
+    columns["opened_offset"] = pa.array(came.at("offset", first))
     return columns
 
 
 def _ends(
-    rows: pa.Table, uid: NDArray[np.int64], last: NDArray[Any], aborted: Sequence[Aborted]
+    rows: pa.Table, came: _Provenance, uid: NDArray[np.int64], last: NDArray[Any], aborted: Sequence[Aborted]
 ) -> dict[str, pa.Array]:
     """Tell how each episode ended: as its last row says, or by the record that aborted it."""
-    tails = rows.take(pa.array(last))
+    tails = rows.select(["ends", "abort_reason"]).take(pa.array(last))
     columns = {
         "ends": fixed(tails, "ends"),
-        "closed_offset": fixed(tails, "offset"),
-        "closed_ms": fixed(tails, "timestamp_ms"),
+        "closed_offset": came.at("offset", last),
+        "closed_ms": came.at("timestamp_ms", last),
     }
     reason = tails.column("abort_reason").combine_chunks()
     if aborted:
-        columns = {name: values.copy() for name, values in columns.items()}
+        columns["ends"] = columns["ends"].copy()
         reasons = reason.to_numpy(zero_copy_only=False)
         for abort in aborted:
             at = np.searchsorted(uid[last], np.sort(abort.uid))

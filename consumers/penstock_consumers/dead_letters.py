@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import hashlib
+from collections import deque
 from typing import TYPE_CHECKING
 
-from penstock_schemas.errors import TooLargeError
+from penstock_schemas.errors import LogUnavailableError, TooLargeError
 
 if TYPE_CHECKING:
     from concurrent.futures import Future
@@ -26,7 +27,7 @@ class DeadLetters:
         self._appender = appender
         self._topic = topic
         self._source = source_topic_id
-        self._waiting: list[tuple[Record, Headers, Future[Appended]]] = []
+        self._waiting: deque[tuple[Record, Headers, Future[Appended] | None]] = deque()
 
     def add(self, record: Record, rejected: RejectedError) -> None:
         """Send a record with its reason; `flush` tells when it has arrived."""
@@ -39,18 +40,23 @@ class DeadLetters:
         self._waiting.append((record, headers, self._append(record, record.value, headers)))
 
     def flush(self) -> None:
-        """Wait until all that was added is acknowledged; raises what the log raises.
+        """Wait until all that was added is acknowledged.
 
-        A payload that the log refuses for its size is replaced by its digest.
+        A payload that the log refuses for its size is replaced by its digest. Raises `LogUnavailableError` where the
+        log did not take a record in time; the next call sends it again.
         """
-        for record, headers, future in self._waiting:
+        while self._waiting:
+            record, headers, future = self._waiting[0]
             try:
-                future.result(_TIMEOUT_SECONDS)
+                (future or self._append(record, record.value, headers)).result(_TIMEOUT_SECONDS)
             except TooLargeError:
                 sha256 = hashlib.sha256(record.value or b"").hexdigest()
                 kept = (*headers[:3], ("penstock.sha256", sha256.encode()), ("penstock.bytes", b"%d" % record.size))
                 self._append(record, None, kept).result(_TIMEOUT_SECONDS)
-        self._waiting.clear()
+            except LogUnavailableError:
+                self._waiting[0] = (record, headers, None)
+                raise
+            self._waiting.popleft()
 
     def _append(self, record: Record, value: bytes | None, headers: Headers) -> Future[Appended]:
         key = f"{self._source}:{record.partition}:{record.offset}".encode()

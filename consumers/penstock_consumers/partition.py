@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Protocol
 import numpy as np
 import pyarrow as pa
 
-from penstock_consumers.assemble import Episodes, Rows, assemble, ended_uids, rows_of
+from penstock_consumers.assemble import Episodes, Rows, assemble, ended_uids
 from penstock_consumers.judge import Judge, Verdicts
 from penstock_consumers.store import commits, layout, segments
 from penstock_consumers.store.commits import Commit, LastRecord, Limits, Live, SegmentEntry
@@ -73,6 +73,11 @@ class Partition:
     def commit_found(self) -> Commit | None:
         """The newest commit that this partition knows."""
         return self._commit
+
+    @property
+    def live(self) -> Live:
+        """The segments that live at that commit."""
+        return self._live
 
     @property
     def counters(self) -> Counter[str]:
@@ -168,15 +173,14 @@ class Partition:
         if self._store.spec is None:
             return None, []
         spec, aborted = self._store.spec, self._verdicts.aborted
-        new = [rows_of(accepted, spec) for accepted in self._verdicts.accepted]
+        new = [Rows.of(accepted) for accepted in self._verdicts.accepted]
         ended = ended_uids(new, aborted)
         if not len(ended):
             return None, new
         stored = [rows.where(np.isin(rows.uid, ended)) for rows in self._open.values()]
         episodes = assemble(spec, [*(rows for rows in stored if len(rows.uid)), *new], ended, aborted)
-        still_open = [rows.where(np.isin(rows.uid, ended, invert=True)) for rows in new]
         self._count(episodes)
-        return episodes, still_open
+        return episodes, _still_open(new, ended)
 
     def _count(self, episodes: Episodes) -> None:
         for name, mask in (("ended", ~episodes.aborted), ("aborted", episodes.aborted)):
@@ -194,11 +198,12 @@ class Partition:
         pieces = [rows for rows in still_open if len(rows.uid)]
         if not pieces or self._store.spec is None:
             return None
-        batch = pa.Table.from_batches([rows.batch for rows in pieces]).combine_chunks().to_batches()[0]
+        spec = self._store.spec
+        batch = pa.Table.from_batches([rows.to_open(spec) for rows in pieces]).combine_chunks().to_batches()[0]
         name = layout.open_segment(self.partition, number)
         entry = segments.write(self._store.bucket, name, batch, int(steps(batch).sum()))
-        stored = segments.read(self._store.bucket, entry, segments.open_schema(self._store.spec))
-        return entry, Rows(stored, np.concatenate([rows.uid for rows in pieces]))
+        stored = segments.read(self._store.bucket, entry, segments.open_schema(spec))
+        return entry, Rows.stored(stored, np.concatenate([rows.uid for rows in pieces]), spec)
 
     def _dead_open_segments(self) -> list[str]:
         still = self._judge.open_uids()
@@ -216,7 +221,7 @@ class Partition:
             for start in np.unique(incarnation[_is(owners, code)]):
                 at = _is(owners, code) & (incarnation == start)
                 uid[at] = self._judge.uids_of(producer, int(start), env[at], episode[at])
-        return Rows(batch, uid)
+        return Rows.stored(batch, uid, self._store.spec)
 
     def _check_conservation(self, still_open: Sequence[Rows], dead: Sequence[str]) -> None:
         """Refuse to commit unless every chunk row that was read is accounted for, in disjoint classes."""
@@ -232,6 +237,15 @@ class Partition:
                 f"partition {self.partition} at offset {self.high_water}: {count['rows_read']} chunk rows were read, "
                 f"{accounted} are accounted for ({told}, {is_open} open): nothing was committed; report this"
             )
+
+
+def _still_open(pieces: Sequence[Rows], ended: NDArray[np.int64]) -> list[Rows]:
+    """Keep the rows whose episodes have not ended; most messages have none."""
+    if not pieces:
+        return []
+    mask = np.isin(np.concatenate([piece.uid for piece in pieces]), ended, invert=True)
+    parts = np.split(mask, np.cumsum([len(piece.uid) for piece in pieces])[:-1])
+    return [piece.where(part) for piece, part in zip(pieces, parts, strict=True) if part.any()]
 
 
 def record_digest(record: Record) -> str:

@@ -85,15 +85,20 @@ class Worker:
         """The partitions that this member holds."""
         return tuple(sorted(self._held))
 
+    @property
+    def committed(self) -> dict[int, int]:
+        """The high-water marks of the newest commits of these partitions; those without a commit are left out."""
+        found = {number: held.partition.commit_found for number, held in self._held.items()}
+        return {number: commit.high_water for number, commit in found.items() if commit is not None}
+
     def run_once(self) -> None:
         """Poll once, judge what came, commit what is due."""
         self._take(self._group.poll(_POLL_SECONDS))
         now = self._clock()
         for number in list(self._held):
-            held = self._held[number]
-            if self._is_due(held, now):
-                self._commit(number)
-            self._tick_if_quiet(number, held, now)
+            if self._is_due(self._held[number], now) and not self._commit(number):
+                self._reload(number)
+            self._tick_if_quiet(number, self._held[number], now)
         if now >= self._next_lag:
             self._next_lag = now + _LAG_SECONDS
             self._measure_lag()
@@ -125,22 +130,26 @@ class Worker:
 
     def _take(self, records: Sequence[Record]) -> None:
         now = self._clock()
+        reloaded: set[int] = set()
         for record in records:
             held = self._held.get(record.partition)
-            if held is None:
+            # What was polled before a reload does not follow on where the partition goes on now.
+            if held is None or record.partition in reloaded:
                 continue
             held.partition.take(record)
             held.last_record = now
             held.timestamp_ms = record.timestamp_ms
             if held.dirty_since is None:
                 held.dirty_since = now
-            if held.partition.pending_bytes >= self._cadence.commit_bytes:
-                self._commit(record.partition)
+            if held.partition.pending_bytes >= self._cadence.commit_bytes and not self._commit(record.partition):
+                self._reload(record.partition)
+                reloaded.add(record.partition)
 
     def _is_due(self, held: _Held, now: float) -> bool:
         return held.dirty_since is not None and now - held.dirty_since >= self._cadence.commit_seconds
 
-    def _commit(self, number: int) -> None:
+    def _commit(self, number: int) -> bool:
+        """Commit what was read of a partition; False where another consumer's commit discards it."""
         held = self._held[number]
         started = self._clock()
         try:
@@ -148,14 +157,17 @@ class Worker:
         except FencedError as error:
             _LOG.warning("%s", error)
             self._metrics.fenced()
-            self._reload(number)
-            return
+            return False
+        except LogUnavailableError as error:
+            _LOG.warning("partition %d: its commit waits for the dead-letter topic: %s", number, error)
+            return True
         held.dirty_since = None
         if committed is not None:
             self._metrics.committed(committed, self._clock() - started)
             self._metrics.counted(committed.commit.counters, held.counted)
             held.counted = committed.commit.counters
             self._group.report({number: committed.commit.high_water})
+        return True
 
     def _hold(self, number: int) -> None:
         partition = self._load(number)

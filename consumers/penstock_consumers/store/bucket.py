@@ -26,8 +26,8 @@ class Bucket(Protocol):
         """Create an object, whole or not at all; False where one of that name exists."""
         ...
 
-    def put(self, name: str, data: bytes | pa.Buffer) -> None:
-        """Write an object, whole or not at all; durable when this returns."""
+    def put(self, name: str, *pieces: bytes | pa.Buffer) -> None:
+        """Write an object of pieces, whole or not at all; durable when this returns."""
         ...
 
     def read(self, name: str) -> pa.Buffer:
@@ -59,9 +59,19 @@ def open_bucket(url: str | Path) -> Bucket:
         return Folder(Path(url))
     if url.startswith("file://"):
         return Folder(Path(unquote(urlsplit(url).path)))
-    from penstock_consumers.store.objects import Objects  # noqa: PLC0415
+    from penstock_consumers.store.objects import Objects  # noqa: PLC0415  (the same)
 
     try:
         return Objects.open(url)
-    except Exception as error:
-        raise StoreError(f"store {urlsplit(url)._replace(query='').geturl()!r}: cannot be opened: {error}") from error
+    except Exception as error:  # noqa: BLE001  (each kind of store raises its own; none goes on)
+        shown = public(url)
+        # obstore quotes the whole URL in what it raises.
+        cause = error if shown == url else None
+        detail = str(error).partition("\n")[0] if cause else type(error).__name__
+        raise StoreError(f"store {shown!r}: cannot be opened: {detail}") from cause
+
+
+def public(url: str) -> str:
+    """A URL without what may be secret in it: user, password and query."""
+    parts = urlsplit(url)
+    return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path}"

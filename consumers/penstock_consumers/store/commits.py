@@ -132,7 +132,7 @@ class Commit:
                     "use the version of Penstock that wrote it"
                 )
             return cls(**{**read, **_parts(read)})
-        except (ValueError, KeyError, TypeError) as error:
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise CorruptStoreError(f"commit {name}: does not read: {error!r}") from error
 
 

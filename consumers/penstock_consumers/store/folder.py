@@ -11,7 +11,7 @@ import pyarrow as pa
 from penstock_schemas.errors import StoreError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
     from pathlib import Path
 
 
@@ -35,7 +35,7 @@ class Folder:
         Raises `StoreError` on a file system without hard links.
         """
         path = self._root / name
-        temporary = self._write(path, data)
+        temporary = self._write(path, [data])
         try:
             os.link(temporary, path)
         except FileExistsError:
@@ -47,10 +47,10 @@ class Folder:
         _sync(path.parent)
         return True
 
-    def put(self, name: str, data: bytes | pa.Buffer) -> None:
+    def put(self, name: str, *pieces: bytes | pa.Buffer) -> None:
         """Write an object by a rename of a synced temporary file."""
         path = self._root / name
-        self._write(path, data).rename(path)
+        self._write(path, pieces).rename(path)
         _sync(path.parent)
 
     def read(self, name: str) -> pa.Buffer:
@@ -67,13 +67,14 @@ class Folder:
         for folder, _, files in os.walk(top):
             for file in files:
                 if not file.startswith(_TEMPORARY):
-                    yield os.path.relpath(os.path.join(folder, file), self._root).replace(os.sep, "/")  # noqa: PTH118
+                    yield os.path.relpath(os.path.join(folder, file), self._root).replace(os.sep, "/")  # noqa: PTH118  (faster than Path, over many)
 
-    def _write(self, path: Path, data: bytes | pa.Buffer) -> Path:
+    def _write(self, path: Path, pieces: Sequence[bytes | pa.Buffer]) -> Path:
         self._make(path.parent)
         temporary = path.parent / f"{_TEMPORARY}{path.name}.{uuid.uuid4().hex}"
         with temporary.open("xb") as file:
-            file.write(data)
+            for piece in pieces:
+                file.write(piece)
             file.flush()
             os.fsync(file.fileno())
         return temporary

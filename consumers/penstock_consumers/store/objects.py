@@ -9,6 +9,8 @@ import pyarrow as pa
 from obstore.exceptions import AlreadyExistsError
 from obstore.store import from_url
 
+from penstock_consumers.store.bucket import public
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
@@ -20,16 +22,16 @@ class Objects:
 
     def __init__(self, store: ObjectStore, url: str) -> None:
         self._store = store
-        self._url = url
+        self._url = public(url)
 
     @classmethod
     def open(cls, url: str) -> Objects:
         """Open any URL that obstore knows."""
-        return cls(from_url(url if url != "memory://" else "memory:///"), url.partition("?")[0])
+        return cls(from_url(url if url != "memory://" else "memory:///"), url)
 
     @property
     def url(self) -> str:
-        """The URL, its query left out."""
+        """The URL, without what may be secret in it."""
         return self._url
 
     def create(self, name: str, data: bytes) -> bool:
@@ -40,10 +42,9 @@ class Objects:
             return False
         return True
 
-    def put(self, name: str, data: bytes | pa.Buffer) -> None:
+    def put(self, name: str, *pieces: bytes | pa.Buffer) -> None:
         """Write an object."""
-        # pyarrow's buffers are of signed bytes, obstore takes unsigned ones.
-        obstore.put(self._store, name, obstore.Bytes(memoryview(data).cast("B")))
+        obstore.put(self._store, name, b"".join(memoryview(piece) for piece in pieces))
 
     def read(self, name: str) -> pa.Buffer:
         """Read an object into memory; raises `FileNotFoundError`."""

@@ -1,0 +1,281 @@
+"""A scripted producer, and what a test needs to carry its messages into a store and to read them back.
+
+Every value says whose it is: an observation is (producer's number, incarnation, env, episode, step), so that any
+mix-up of rows shows.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow as pa
+
+from penstock_consumers.partition import Partition
+from penstock_consumers.store import commits, manifest, segments
+from penstock_consumers.store.commits import Limits
+from penstock_consumers.store.replay_store import ReplayStore
+from penstock_schemas.chunks import Ends, Exploration, list_column
+from penstock_schemas.messages import Encoded, encode_begin, encode_chunks, encode_end, encode_tick
+from penstock_schemas.spaces import Box, Discrete
+from penstock_schemas.stream import Column, StreamSpec
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Sequence
+
+    from penstock_consumers.store.bucket import Bucket
+    from penstock_schemas.errors import RejectedError
+    from penstock_schemas.log import Appended, Record
+    from penstock_schemas.log.memory import MemoryLog
+
+STREAM = "test"
+TOPIC = f"rollouts.{STREAM}"
+DEAD_LETTERS = f"dead-letters.{STREAM}"
+ACTIONS = 5
+
+
+def stream(name: str = STREAM) -> StreamSpec:
+    """A stream whose observations have room for what names a step."""
+    return StreamSpec(
+        stream=name,
+        observation=Box((5,), np.dtype(np.float64)),
+        action=Discrete(ACTIONS),
+        reward_dtype=np.dtype(np.float32),
+        extras=(Column("logits", (2,), np.dtype(np.float32)),),
+        env={"id": "Test-v0"},
+    )
+
+
+SPEC = stream()
+
+
+class Clock:
+    """A clock that stands until it is told to go on; in seconds."""
+
+    def __init__(self, now: float = 1_000.0) -> None:
+        self.now = now
+
+    def __call__(self) -> float:
+        return self.now
+
+    def advance(self, seconds: float) -> None:
+        self.now += seconds
+
+
+@dataclass(frozen=True)
+class Row:
+    """One chunk row."""
+
+    env: int
+    episode: int
+    chunk: int
+    first_step: int
+    length: int
+    ends: Ends = Ends.OPEN
+    reason: str | None = None
+    seed: int | None = None
+
+
+def rows_to_batch(producer: str, incarnation: int, rows: Sequence[Row], spec: StreamSpec = SPEC) -> pa.RecordBatch:
+    """Make the batch of a message; its values follow from the rows' places."""
+    number = int(producer.rpartition("-")[2])
+    values: dict[str, list[list[Any]]] = {"observation": [], "action": [], "reward": [], "logits": []}
+    for row in rows:
+        steps = range(row.first_step, row.first_step + row.length)
+        values["observation"].append(
+            [[number, incarnation, row.env, row.episode, step] for step in (*steps, row.first_step + row.length)]
+        )
+        values["action"].append([(row.env + step) % ACTIONS for step in steps])
+        values["reward"].append([row.episode + step / 8 for step in steps])
+        values["logits"].append([[row.env, -step] for step in steps])
+    columns: dict[str, Any] = {
+        name: pa.array([getattr(row, name) for row in rows], SPEC.schema.field(name).type)
+        for name in ("env", "episode", "chunk", "first_step", "seed")
+    }
+    columns |= {
+        "ends": pa.array([int(row.ends) for row in rows], pa.uint8()),
+        "abort_reason": pa.array([row.reason for row in rows], pa.string()),
+        "reset_options": pa.array(
+            [None if row.seed is None else f'{{"seed":{row.seed}}}' for row in rows], pa.string()
+        ),
+        "policy_version": pa.array([version(row) for row in rows]),
+        "policy_digest": pa.array([digest(version(row)) for row in rows], pa.binary(32)),
+        "exploration": pa.array([int(Exploration.ON)] * len(rows), pa.uint8()),
+    }
+    for column in spec.columns:
+        lists = values[column.name]
+        offsets = np.cumsum([0, *map(len, lists)]).astype(np.int32)
+        flat = np.array([item for items in lists for item in items], column.dtype).reshape(-1, *column.shape)
+        columns[column.name] = list_column(column, flat, offsets)
+    return pa.record_batch([columns[name] for name in spec.schema.names], schema=spec.schema)
+
+
+def version(row: Row) -> int:
+    """The policy version of a chunk."""
+    return row.episode + row.chunk
+
+
+def digest(policy_version: int) -> bytes:
+    """The digest of that version's weights."""
+    return hashlib.sha256(b"%d" % policy_version).digest()
+
+
+def append(log: MemoryLog, encoded: Encoded, key: str, partition: int = 0, topic: str = TOPIC) -> Appended:
+    """Append an encoded record as a producer does."""
+    appender = log.appender()
+    try:
+        return appender.append(
+            topic, partition, key=key.encode(), value=encoded.value, headers=encoded.headers
+        ).result()
+    finally:
+        appender.close()
+
+
+def append_tick(log: MemoryLog, partition: int = 0) -> Appended:
+    """Append a tick."""
+    return append(log, encode_tick(), "tick", partition)
+
+
+def append_garbage(log: MemoryLog, value: bytes = b"garbage", partition: int = 0) -> Appended:
+    """Append a record that is no message."""
+    return append(log, Encoded(value, ()), "garbage", partition)
+
+
+class ScriptedProducer:
+    """Appends begin, chunks and end records of chosen rows."""
+
+    def __init__(self, log: MemoryLog, name: str = "producer-0", partition: int = 0, spec: StreamSpec = SPEC) -> None:
+        self.log = log
+        self.name = name
+        self.partition = partition
+        self.spec = spec
+        self.incarnation = -1
+        self.sequence = 0
+
+    def begin(self) -> int:
+        """Begin an incarnation; gives its number."""
+        self.incarnation = self.append(encode_begin(self.spec, self.name)).offset
+        self.sequence = 0
+        return self.incarnation
+
+    def encode(self, *rows: Row, sequence: int | None = None, incarnation: int | None = None) -> Encoded:
+        """Encode a message of rows without sending it; the next in sequence unless told otherwise."""
+        of = self.incarnation if incarnation is None else incarnation
+        return encode_chunks(
+            self.spec,
+            rows_to_batch(self.name, of, rows, self.spec),
+            producer=self.name,
+            incarnation=of,
+            sequence=self.sequence if sequence is None else sequence,
+        )
+
+    def send(self, *rows: Row) -> Appended:
+        """Append the next message in sequence."""
+        appended = self.append(self.encode(*rows))
+        self.sequence += 1
+        return appended
+
+    def skip(self) -> None:
+        """Lose a message: its sequence number is used, and it never reaches the log."""
+        self.sequence += 1
+
+    def end(self, reason: str = "stopped") -> Appended:
+        """Append the end record."""
+        encoded = encode_end(producer=self.name, incarnation=self.incarnation, sequence=self.sequence, reason=reason)
+        self.sequence += 1
+        return self.append(encoded)
+
+    def append(self, encoded: Encoded) -> Appended:
+        """Append what was encoded before, or elsewhere."""
+        return append(self.log, encoded, self.name, self.partition)
+
+
+class WrappedBucket:
+    """A bucket behind which another does the work; what a test wants otherwise it overrides."""
+
+    def __init__(self, inner: Bucket) -> None:
+        self.inner = inner
+
+    @property
+    def url(self) -> str:
+        return self.inner.url
+
+    def operate(self, operation: Callable[..., Any], *arguments: Any) -> Any:
+        """Every operation comes by here."""
+        return operation(*arguments)
+
+    def create(self, name: str, data: bytes) -> bool:
+        created: bool = self.operate(self.inner.create, name, data)
+        return created
+
+    def put(self, name: str, *pieces: bytes | pa.Buffer) -> None:
+        self.operate(self.inner.put, name, *pieces)
+
+    def read(self, name: str) -> pa.Buffer:
+        return self.operate(self.inner.read, name)
+
+    def list(self, prefix: str) -> Iterable[str]:
+        names: Iterable[str] = self.operate(self.inner.list, prefix)
+        return names
+
+
+class Kept:
+    """A quarantine that remembers."""
+
+    def __init__(self) -> None:
+        self.records: list[tuple[int, str]] = []
+
+    def add(self, record: Record, rejected: RejectedError) -> None:
+        self.records.append((record.offset, rejected.reason))
+
+    def flush(self) -> None:
+        """Nothing is under way."""
+
+
+def records(log: MemoryLog, partition: int = 0, topic: str = TOPIC) -> list[Record]:
+    """Everything that a partition of the log holds."""
+    reader = log.reader()
+    start, end = reader.bounds(topic, partition)
+    reader.seek(topic, partition, start)
+    found: list[Record] = []
+    while len(found) < end - start:
+        found += reader.poll(0)
+    reader.close()
+    return found
+
+
+def open_partition(
+    log: MemoryLog, bucket: Bucket, limits: Limits | None = None, quarantine: Kept | None = None, partition: int = 0
+) -> Partition:
+    """A partition at the newest commit in the bucket."""
+    store = ReplayStore(bucket, STREAM, log.describe(TOPIC))
+    return Partition(store, partition, quarantine or Kept(), limits or Limits())
+
+
+def take_all(partition: Partition, log: MemoryLog) -> None:
+    """Judge all that the log holds from the partition's high-water mark on."""
+    for record in records(log, partition.partition):
+        if record.offset >= partition.high_water:
+            partition.take(record)
+
+
+def stored_episodes(bucket: Bucket, partitions: Iterable[int] = (0,)) -> list[dict[str, Any]]:
+    """Every episode that lives at the newest commits, as plain values, sorted by its key."""
+    return sorted(_stored(bucket, partitions), key=key_of)
+
+
+def key_of(episode: dict[str, Any]) -> tuple[str, int, int, int]:
+    """What names an episode."""
+    return episode["producer"], episode["incarnation"], episode["env"], episode["episode"]
+
+
+def _stored(bucket: Bucket, partitions: Iterable[int]) -> Iterator[dict[str, Any]]:
+    for partition in partitions:
+        newest = commits.newest(bucket, partition)
+        found = manifest.load(bucket)
+        if newest is None or found is None:
+            continue
+        for entry in commits.live_at(bucket, newest).segments:
+            yield from segments.read(bucket, entry, segments.episode_schema(found.spec)).to_pylist()

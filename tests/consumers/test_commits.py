@@ -1,0 +1,201 @@
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import pytest
+
+from penstock_consumers.store import commits, layout
+from penstock_consumers.store.bucket import open_bucket
+from penstock_consumers.store.commits import (
+    Commit,
+    LastRecord,
+    Limits,
+    Live,
+    OpenEpisodes,
+    ProducerEntry,
+    SegmentEntry,
+)
+from penstock_schemas.errors import CorruptStoreError, FencedError, StoreFormatError
+from tests.consumers.messages import WrappedBucket
+
+if TYPE_CHECKING:
+    from penstock_consumers.store.bucket import Bucket
+
+FULL = Commit(
+    partition=3,
+    number=200,
+    writer="w",
+    high_water=77,
+    topic_id="t",
+    cluster_id="c",
+    last=LastRecord(76, 1_234, "digest"),
+    log_clock_ms=99,
+    limits=Limits(1, 2, 3),
+    producers={
+        "producer-0": ProducerEntry(5, 6, 7, OpenEpisodes([0, 4], [1, 2], [3, 4], [50, 60])),
+        "über": ProducerEntry(1, 0, 0),
+    },
+    counters={"rows_read": 1 << 40},
+    segments_added=(SegmentEntry("segments/a", 1, 2, 3, 4),),
+    segments_removed=("segments/b",),
+    open_added=(SegmentEntry("open/a", 5, 6, 7, 8),),
+    open_removed=("open/b", "open/c"),
+    live=Live((SegmentEntry("segments/a", 1, 2, 3, 4),), (SegmentEntry("open/a", 5, 6, 7, 8),)),
+)
+
+
+def entry(number: int) -> SegmentEntry:
+    return SegmentEntry(f"segments/{number}", 1, 1, 1, number)
+
+
+def numbered(number: int, *, writer: str = "one", added: tuple[int, ...] = (), removed: tuple[int, ...] = ()) -> Commit:
+    return replace(
+        FULL,
+        number=number,
+        writer=writer,
+        live=None,
+        segments_added=tuple(entry(at) for at in added),
+        segments_removed=tuple(entry(at).name for at in removed),
+        open_added=(),
+        open_removed=(),
+    )
+
+
+def make_history(bucket: Bucket, length: int) -> list[Live]:
+    """Commits that add a segment each, and every third takes an older one away; gives what lives at each."""
+    at, lives = Live(), []
+    for number in range(length):
+        commit = numbered(number, added=(number,), removed=(number // 2,) if number % 3 == 2 else ())
+        at = at.after(commit)
+        commits.create(bucket, commit, at)
+        lives.append(at)
+    return lives
+
+
+def test_json_holds_a_commit() -> None:
+    for commit in (FULL, replace(FULL, live=None, last=None, producers={}, segments_added=(), open_removed=())):
+        assert Commit.from_json(commit.to_json(), commit.name) == commit
+
+
+def test_another_format_version_is_refused() -> None:
+    data = json.dumps({**json.loads(FULL.to_json()), "format": 2}).encode()
+    with pytest.raises(StoreFormatError, match=rf"commit {FULL.name}: format version 2, this Penstock reads 1: use"):
+        Commit.from_json(data, FULL.name)
+
+
+@pytest.mark.parametrize("data", [b"", b"{", b"[]", b"7", b"{}", b'{"format":1}', FULL.to_json()[:-30]])
+def test_a_commit_that_does_not_read_is_named(data: bytes) -> None:
+    with pytest.raises(CorruptStoreError, match=rf"commit {FULL.name}: does not read"):
+        Commit.from_json(data, FULL.name)
+
+
+def test_names_sort_as_numbers_do() -> None:
+    names = [layout.commit(0, number) for number in (9, 10, 99, 100, 12_345)]
+    assert names == sorted(names)
+    assert [layout.commit_number(name) for name in names] == [9, 10, 99, 100, 12_345]
+    assert layout.partition_of(layout.commit(7, 1)) == 7
+
+
+def test_the_newest_commit_is_found() -> None:
+    bucket = open_bucket("memory://")
+    assert commits.newest(bucket, 3) is None
+    make_history(bucket, 5)
+    assert commits.newest(bucket, 2) is None
+    for after in (-1, 0, 3, 4):
+        found = commits.newest(bucket, 3, after=after)
+        assert (found.number if found else None) == (4 if after < 4 else None)
+
+
+class LaggingBucket(WrappedBucket):
+    """A bucket whose listing does not show the newest names yet."""
+
+    def __init__(self, inner: Bucket, hides: int) -> None:
+        super().__init__(inner)
+        self.hides = hides
+
+    def list(self, prefix: str) -> list[str]:
+        names = sorted(self.inner.list(prefix))
+        return names[: max(len(names) - self.hides, 0)]
+
+
+@pytest.mark.parametrize("hides", [1, 2, 7, 20])
+def test_the_newest_commit_is_found_though_the_listing_lags(hides: int) -> None:
+    bucket = open_bucket("memory://")
+    make_history(bucket, 8)
+    found = commits.newest(LaggingBucket(bucket, hides), 3)
+    assert found is not None
+    assert found.number == 7
+
+
+def test_the_newest_commit_is_found_though_the_listing_has_no_order() -> None:
+    class Reversed(WrappedBucket):
+        def list(self, prefix: str) -> list[str]:
+            return sorted(self.inner.list(prefix), reverse=True)
+
+    bucket = open_bucket("memory://")
+    make_history(bucket, 12)
+    found = commits.newest(Reversed(bucket), 3)
+    assert found is not None
+    assert found.number == 11
+
+
+def test_what_lives_is_told_at_every_commit() -> None:
+    bucket = open_bucket("memory://")
+    lives = make_history(bucket, 220)
+    for number in (0, 1, 57, 99, 100, 101, 199, 200, 219):
+        assert commits.live_at(bucket, commits.read(bucket, 3, number)) == lives[number]
+    assert len(lives[219].segments) == 220 - 73
+
+
+class CountingBucket(WrappedBucket):
+    """Counts what is read."""
+
+    reads = 0
+
+    def read(self, name: str) -> object:
+        self.reads += 1
+        return self.inner.read(name)
+
+
+def test_telling_what_lives_reads_no_more_than_the_commits_since_the_last_full_one() -> None:
+    bucket = open_bucket("memory://")
+    make_history(bucket, 205)
+    counting = CountingBucket(bucket)
+    commits.live_at(counting, commits.read(bucket, 3, 204))
+    assert counting.reads == 4
+
+
+def test_every_hundredth_lists_what_lives() -> None:
+    bucket = open_bucket("memory://")
+    make_history(bucket, 202)
+    listing = [number for number in range(202) if commits.read(bucket, 3, number).live is not None]
+    assert listing == [0, 100, 200]
+
+
+def test_a_full_commit_that_lists_nothing_is_refused() -> None:
+    bucket = open_bucket("memory://")
+    make_history(bucket, 3)
+    bucket.put(layout.commit(3, 0), numbered(0).to_json())
+    with pytest.raises(CorruptStoreError, match=r"000000000000\.json: it lists no segments"):
+        commits.live_at(bucket, commits.read(bucket, 3, 2))
+
+
+def test_a_missing_commit_is_named() -> None:
+    with pytest.raises(CorruptStoreError, match=rf"commit {layout.commit(3, 1)}: it is missing"):
+        commits.read(open_bucket("memory://"), 3, 1)
+
+
+def test_the_second_writer_of_a_number_is_fenced() -> None:
+    bucket = open_bucket("memory://")
+    commits.create(bucket, numbered(1, writer="one"), Live())
+    with pytest.raises(FencedError, match=rf"commit {layout.commit(3, 1)}: another consumer made it"):
+        commits.create(bucket, numbered(1, writer="two"), Live())
+    assert commits.read(bucket, 3, 1).writer == "one"
+
+
+def test_the_same_writer_finds_its_own() -> None:
+    bucket = open_bucket("memory://")
+    commit = numbered(1)
+    assert commits.create(bucket, commit, Live()) == commits.create(bucket, commit, Live()) == commit

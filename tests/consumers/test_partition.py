@@ -1,0 +1,713 @@
+from __future__ import annotations
+
+import random
+from collections import Counter
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pytest
+
+from penstock_consumers.partition import record_digest
+from penstock_consumers.store import commits, manifest
+from penstock_consumers.store.bucket import open_bucket
+from penstock_consumers.store.commits import Limits
+from penstock_schemas.chunks import Ends
+from penstock_schemas.errors import CorruptStoreError, FencedError
+from penstock_schemas.log.memory import MemoryLog
+from penstock_schemas.messages import Encoded, encode_begin, encode_chunks
+from tests.consumers.messages import (
+    SPEC,
+    TOPIC,
+    Clock,
+    Kept,
+    Row,
+    ScriptedProducer,
+    WrappedBucket,
+    append_garbage,
+    append_tick,
+    key_of,
+    open_partition,
+    records,
+    rows_to_batch,
+    stored_episodes,
+    stream,
+    take_all,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from penstock_consumers.partition import Partition
+    from penstock_consumers.store.bucket import Bucket
+    from penstock_schemas.log import Record
+
+IDLE_MS = 1_000
+LIMITS = Limits(idle_limit_ms=IDLE_MS)
+
+
+# The reference: one row at a time, dicts and lists, nothing of the consumer's.
+
+
+@dataclass
+class OpenEpisode:
+    """The rows of an episode that goes on, and the offsets of their records."""
+
+    opened_offset: int
+    rows: list[dict[str, Any]]
+
+
+@dataclass
+class Known:
+    """What the reference knows of a producer."""
+
+    incarnation: int
+    sequence: int
+    seen_ms: int
+    open: dict[int, OpenEpisode] = field(default_factory=dict)
+
+
+class Reference:
+    """Judges and assembles the records of one partition by the rules, as plainly as can be."""
+
+    def __init__(self, undecodable: set[int]) -> None:
+        self.undecodable = undecodable
+        self.producers: dict[str, Known] = {}
+        self.episodes: list[dict[str, Any]] = []
+        self.counters: Counter[str] = Counter()
+        self.quarantined: list[int] = []
+        self.clock_ms = 0
+        self.last_ms: int | None = None
+
+    @property
+    def open_rows(self) -> int:
+        return sum(len(episode.rows) for known in self.producers.values() for episode in known.open.values())
+
+    def read(self, record: Record) -> None:
+        if self.last_ms is not None:
+            self.clock_ms += min(max(0, record.timestamp_ms - self.last_ms), IDLE_MS // 4)
+        self.last_ms = record.timestamp_ms
+        self.counters["messages_read"] += 1
+        headers = dict(record.headers)
+        if record.offset in self.undecodable or self.contradicts(record, headers):
+            self.counters["messages_quarantined"] += 1
+            self.quarantined.append(record.offset)
+        else:
+            kind = headers["kind"].decode()
+            self.counters["messages_valid"] += 1
+            self.counters[f"messages_{kind}"] += 1
+            getattr(self, kind)(record, headers)
+        for known in self.producers.values():
+            if self.clock_ms - known.seen_ms >= IDLE_MS:
+                self.abort(known, "idle", record)
+
+    def contradicts(self, record: Record, headers: dict[str, bytes]) -> bool:
+        if headers["kind"] != b"chunks":
+            return False
+        known = self.producers.get(headers["producer"].decode())
+        if known is None or (known.incarnation, known.sequence) != (
+            int(headers["incarnation"]),
+            int(headers["sequence"]),
+        ):
+            return False
+        seen: set[int] = set()
+        for row in rows_in(record):
+            if row["env"] not in seen and row["env"] in known.open:
+                last = known.open[row["env"]].rows[-1]
+                expected = (last["episode"], last["chunk"] + 1, last["first_step"] + len(last["reward"]))
+                if (row["episode"], row["chunk"], row["first_step"]) != expected:
+                    return True
+            seen.add(row["env"])
+        return False
+
+    def begin(self, record: Record, headers: dict[str, bytes]) -> None:
+        self.start(headers["producer"].decode(), record.offset, record)
+
+    def start(self, name: str, incarnation: int, record: Record) -> Known:
+        if name in self.producers:
+            self.abort(self.producers[name], "restarted", record)
+        self.producers[name] = Known(incarnation, 0, self.clock_ms)
+        return self.producers[name]
+
+    def end(self, record: Record, headers: dict[str, bytes]) -> None:
+        known = self.producers.get(headers["producer"].decode())
+        sequence = int(headers["sequence"])
+        if known is None or known.incarnation != int(headers["incarnation"]) or sequence < known.sequence:
+            return
+        self.expect(known, sequence, record)
+        self.abort(known, headers["reason"].decode(), record)
+
+    def tick(self, record: Record, headers: dict[str, bytes]) -> None:
+        pass
+
+    def chunks(self, record: Record, headers: dict[str, bytes]) -> None:
+        rows = rows_in(record)
+        self.count("read", *rows)
+        name, incarnation, sequence = (
+            headers["producer"].decode(),
+            int(headers["incarnation"]),
+            int(headers["sequence"]),
+        )
+        known = self.producers.get(name)
+        if known is None or incarnation > known.incarnation:
+            known = self.start(name, incarnation, record)
+        if incarnation < known.incarnation:
+            self.counters["messages_superseded"] += 1
+            self.count("superseded", *rows)
+            return
+        known.seen_ms = self.clock_ms
+        if sequence < known.sequence:
+            self.counters["messages_duplicate"] += 1
+            self.count("duplicate", *rows)
+            return
+        self.expect(known, sequence, record)
+        for row in rows:
+            env = row["env"]
+            if row["chunk"] == 0:
+                known.open[env] = OpenEpisode(record.offset, [])
+            elif env not in known.open:
+                self.count("orphan", row)
+                continue
+            known.open[env].rows.append(row)
+            if row["ends"]:
+                self.close(known, name, env, Ends(row["ends"]), row["abort_reason"], record)
+
+    def count(self, outcome: str, *rows: dict[str, Any]) -> None:
+        for row in rows:
+            self.counters[f"rows_{outcome}"] += 1
+            self.counters[f"steps_{outcome}"] += len(row["reward"])
+
+    def expect(self, known: Known, sequence: int, record: Record) -> None:
+        if sequence > known.sequence:
+            self.counters["gaps"] += 1
+            self.counters["messages_missing"] += sequence - known.sequence
+            self.abort(known, "gap", record)
+        known.sequence = sequence + 1
+
+    def abort(self, known: Known, reason: str, record: Record) -> None:
+        name = next(name for name, other in self.producers.items() if other is known)
+        for env in list(known.open):
+            self.close(known, name, env, Ends.ABORTED, reason, record)
+
+    def close(self, known: Known, name: str, env: int, ends: Ends, reason: str | None, record: Record) -> None:
+        episode = known.open.pop(env)
+        rows = episode.rows
+        rewards = [reward for row in rows for reward in row["reward"]]
+        outcome = "aborted" if ends is Ends.ABORTED else "ended"
+        self.counters[f"episodes_{outcome}"] += 1
+        self.count(outcome, *rows)
+        self.episodes.append(
+            {
+                "producer": name,
+                "incarnation": known.incarnation,
+                "env": env,
+                "episode": rows[0]["episode"],
+                "length": len(rewards),
+                "return": sum(rewards),
+                "ends": int(ends),
+                "abort_reason": reason,
+                "seed": rows[0]["seed"],
+                "reset_options": rows[0]["reset_options"],
+                "opened_offset": episode.opened_offset,
+                "closed_offset": record.offset,
+                "closed_ms": record.timestamp_ms,
+                "chunk_first_step": [row["first_step"] for row in rows],
+                "policy_version": [row["policy_version"] for row in rows],
+                "policy_digest": [row["policy_digest"] for row in rows],
+                "exploration": [row["exploration"] for row in rows],
+                "observation": [item for row in rows for item in row["observation"][:-1]]
+                + [rows[-1]["observation"][-1]],
+                "action": [item for row in rows for item in row["action"]],
+                "reward": rewards,
+                "logits": [item for row in rows for item in row["logits"]],
+            }
+        )
+
+
+def rows_in(record: Record) -> list[dict[str, Any]]:
+    value, headers = record.value, dict(record.headers)
+    if "encoding" in headers:
+        value = pa.decompress(value, int(headers["raw_size"]), headers["encoding"].decode(), asbytes=True)
+    rows: list[dict[str, Any]] = pa.ipc.open_stream(value).read_all().to_pylist()
+    return rows
+
+
+# The script: several producers at random, and everything that can go wrong between them and the log.
+
+
+class RandomProducer(ScriptedProducer):
+    """A producer whose envs go on at random."""
+
+    def __init__(self, log: MemoryLog, name: str, rng: random.Random) -> None:
+        super().__init__(log, name)
+        self.rng = rng
+        self.envs: list[Row | None] = []
+        self.sent: list[Encoded] = []
+        self.restart()
+
+    def restart(self) -> None:
+        self.begin()
+        self.reset()
+
+    def begin_unheard(self) -> int:
+        """Begin with a record that nobody can read; its offset counts all the same."""
+        begin = encode_begin(self.spec, self.name)
+        self.incarnation = self.append(replace(begin, value=(begin.value or b"")[:-40])).offset
+        self.reset()
+        return self.incarnation
+
+    def reset(self) -> None:
+        self.sequence = 0
+        self.envs = [None] * self.rng.randint(1, 4)
+        self.last = dict.fromkeys(range(len(self.envs)), -1)
+
+    def step(self) -> list[Row]:
+        """The rows of one message: of each env none, some chunks of one episode, or of several."""
+        rows: list[Row] = []
+        for env in range(len(self.envs)):
+            rows += [self.next_row(env) for _ in range(self.rng.choice([0, 1, 1, 2, 4]))]
+        return rows or [self.next_row(0)]
+
+    def next_row(self, env: int) -> Row:
+        before, length = self.envs[env], self.rng.randint(1, 4)
+        ends = self.rng.choice([Ends.OPEN] * 5 + [Ends.TERMINATED, Ends.TRUNCATED, Ends.ABORTED, Ends.CUT, Ends(3)])
+        reason = "env raised" if ends is Ends.ABORTED else None
+        if before is None:
+            self.last[env] += 1
+            seed = self.rng.choice([None, self.rng.randrange(1000)])
+            row = Row(env, self.last[env], 0, 0, length, ends, reason, seed)
+        else:
+            row = Row(env, before.episode, before.chunk + 1, before.first_step + before.length, length, ends, reason)
+        self.envs[env] = row if ends is Ends.OPEN else None
+        return row
+
+    def go_on(self) -> None:
+        self.sent.append(self.encode(*self.step()))
+        self.append(self.sent[-1])
+        self.sequence += 1
+
+    def lose(self) -> None:
+        self.step()
+        self.skip()
+
+    def lie(self) -> None:
+        """A message that is next in sequence, and whose rows do not go on where the episode stands."""
+        env = self.rng.randrange(len(self.envs))
+        self.append(self.encode(Row(env, self.last[env] + 7, 3, 50, 2)))
+
+
+def random_log(rng: random.Random, length: int) -> tuple[MemoryLog, set[int]]:
+    """A log of one partition, and the offsets of what cannot be decoded."""
+    clock = Clock()
+    log = MemoryLog(clock=clock)
+    log.create(TOPIC)
+    undecodable: set[int] = set()
+    producers = [RandomProducer(log, f"producer-{number}", rng) for number in range(3)]
+
+    def garbage(producer: RandomProducer) -> None:
+        message = producer.encode(*producer.step())
+        wrong = [
+            Encoded(rng.randbytes(50), message.headers),
+            Encoded((message.value or b"")[: rng.randrange(1, 200)], message.headers),
+            Encoded(message.value, message.headers[1:]),
+            replace(message, headers=tuple((k, b"x" * 32 if k == "schema" else v) for k, v in message.headers)),
+        ]
+        undecodable.add(producer.append(rng.choice(wrong)).offset)
+        producer.skip()
+
+    def end(producer: RandomProducer) -> None:
+        producer.end(rng.choice(["stopped", "preempted"]))
+        if rng.random() < 0.5:
+            producer.restart()
+        else:
+            undecodable.add(producer.begin_unheard())
+
+    def tick(_: RandomProducer) -> None:
+        append_tick(log)
+
+    def repeat(producer: RandomProducer) -> None:
+        if producer.sent:
+            producer.append(rng.choice(producer.sent[-8:]))
+
+    actions: tuple[Callable[[RandomProducer], object], ...] = (
+        *([RandomProducer.go_on] * 12),
+        *([repeat] * 3),
+        *(RandomProducer.lose, RandomProducer.restart, RandomProducer.lie, garbage, end),
+        tick,
+    )
+    while log.bounds(TOPIC, 0)[1] < length:
+        rng.choice(actions)(rng.choice(producers))
+        clock.advance(rng.choice([0, 0, 0.01, 0.05, 0.2, 0.2, -0.1, 30]) * rng.random())
+    return log, undecodable
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_the_store_holds_what_the_reference_assembles_wherever_it_is_cut(seed: int) -> None:
+    rng = random.Random(seed)  # noqa: S311  (to be repeated, not to be kept secret)
+    log, undecodable = random_log(rng, 120)
+    reference = Reference(undecodable)
+    for record in records(log):
+        reference.read(record)
+    expected = sorted(reference.episodes, key=key_of)
+    assert len({key_of(episode) for episode in expected}) == len(expected) > 20
+
+    for cut in (0.0, 0.1, 0.6):
+        bucket, quarantine = open_bucket("memory://"), Kept()
+        partition = cut_at_random(log, bucket, quarantine, rng, cut)
+        told = f"seed {seed}, cut {cut}"
+        assert stored_episodes(bucket) == expected, told
+        assert partition.counters == reference.counters, told
+        assert {offset for offset, _ in quarantine.records} == set(reference.quarantined), told
+        assert open_rows(bucket) == reference.open_rows, told
+
+
+def cut_at_random(log: MemoryLog, bucket: Bucket, quarantine: Kept, rng: random.Random, cut: float) -> Partition:
+    """Judge a log; before each record a commit, and a new start from the store, more often the larger `cut`."""
+    kept = records(log)
+    partition = open_partition(log, bucket, LIMITS, quarantine)
+    while partition.high_water < len(kept):
+        if rng.random() < cut:
+            partition.commit()
+        if rng.random() < cut / 3:
+            partition = open_partition(log, bucket, LIMITS, quarantine)
+        partition.take(kept[partition.high_water])
+    partition.commit()
+    return partition
+
+
+def open_rows(bucket: Bucket) -> int:
+    """Rows in the living open segments whose episodes the newest commit says are open."""
+    newest = commits.newest(bucket, 0)
+    assert newest is not None
+    is_open = {
+        (name, entry.incarnation, env, episode)
+        for name, entry in newest.producers.items()
+        for env, episode in zip(entry.open.env, entry.open.episode, strict=True)
+    }
+    rows = [
+        row
+        for entry in commits.live_at(bucket, newest).open
+        for row in pa.ipc.open_file(bucket.read(entry.name)).read_all().to_pylist()
+    ]
+    return sum(key_of(row) in is_open for row in rows)
+
+
+def test_the_random_logs_hold_everything_that_can_happen() -> None:
+    """What the test above would not notice: that one of the rules has nothing to judge."""
+    counters, reasons = Counter[str](), set[str]()
+    for seed in range(8):
+        log, undecodable = random_log(random.Random(seed), 120)  # noqa: S311  (the same logs as above)
+        reference = Reference(undecodable)
+        for record in records(log):
+            reference.read(record)
+        counters += reference.counters
+        counters["contradictions"] += len(reference.quarantined) - len(undecodable)
+        reasons |= {str(episode["abort_reason"]) for episode in reference.episodes}
+    assert reasons == {"None", "env raised", "gap", "idle", "preempted", "restarted", "stopped"}
+    classes = ("ended", "aborted", "duplicate", "orphan", "superseded")
+    names = (*(f"rows_{name}" for name in classes), "messages_tick", "messages_end", "gaps", "contradictions")
+    assert {name: counters[name] for name in names if counters[name] < 10} == {}
+
+
+# Crashes, races and lost answers.
+
+
+class Crash(Exception):  # noqa: N818  (it is no error of a program: the process is gone)
+    """The process dies here."""
+
+
+class CrashingBucket(WrappedBucket):
+    """Dies at its n-th operation; before it is done, or after."""
+
+    def __init__(self, inner: Bucket, dies_at: int, *, done: bool) -> None:
+        super().__init__(inner)
+        self.left = dies_at
+        self.done = done
+
+    def operate(self, operation: Callable[..., Any], *arguments: Any) -> Any:
+        self.left -= 1
+        if self.left >= 0:
+            return operation(*arguments)
+        if self.done:
+            operation(*arguments)
+        raise Crash
+
+
+def scripted_log() -> MemoryLog:
+    """A short log whose second half ends episodes that its first half opened."""
+    log = MemoryLog(clock=Clock())
+    log.create(TOPIC)
+    producer, other = ScriptedProducer(log), ScriptedProducer(log, "producer-1")
+    producer.begin()
+    other.begin()
+    producer.send(Row(0, 0, 0, 0, 3), Row(1, 0, 0, 0, 2), Row(2, 0, 0, 0, 1, Ends.TERMINATED))
+    other.send(Row(0, 0, 0, 0, 1))
+    append_garbage(log)
+    other.send(Row(0, 0, 1, 1, 4))
+    producer.send(Row(0, 0, 1, 3, 2, Ends.TRUNCATED), Row(0, 1, 0, 0, 2), Row(1, 0, 1, 2, 1))
+    other.send(Row(0, 0, 2, 5, 1, Ends.TERMINATED))
+    producer.skip()
+    producer.send(Row(1, 0, 3, 4, 1), Row(2, 5, 0, 0, 2))
+    producer.begin()
+    return log
+
+
+def reference_episodes(log: MemoryLog, undecodable: set[int]) -> list[dict[str, Any]]:
+    reference = Reference(undecodable)
+    for record in records(log):
+        reference.read(record)
+    return sorted(reference.episodes, key=key_of)
+
+
+GARBAGE_AT = {4}
+
+
+def consume(log: MemoryLog, bucket: Bucket, every: int = 3) -> Partition:
+    """From the newest commit to the log's end, with a commit after each few records."""
+    partition = open_partition(log, bucket, LIMITS)
+    for record in records(log)[partition.high_water :]:
+        partition.take(record)
+        if partition.high_water % every == 0:
+            partition.commit()
+    partition.commit()
+    return partition
+
+
+@pytest.mark.parametrize("done", [False, True], ids=["before", "after"])
+def test_a_crash_at_any_operation_of_the_bucket_loses_and_doubles_nothing(done: bool) -> None:
+    log = scripted_log()
+    expected = reference_episodes(log, GARBAGE_AT)
+    assert len(expected) == 6
+    crashes = 0
+    while True:
+        bucket = open_bucket("memory://")
+        try:
+            consume(log, CrashingBucket(bucket, crashes, done=done))
+        except Crash:
+            crashes += 1
+        else:
+            break
+        partition = consume(log, bucket)
+        assert stored_episodes(bucket) == expected, f"crash at operation {crashes}"
+        assert partition.counters["messages_read"] == 10
+    # Each of four commits reads, and writes a commit and a segment, an open one, or both.
+    assert crashes > 15
+
+
+def test_crashes_one_after_another_lose_and_double_nothing() -> None:
+    log = scripted_log()
+    bucket = open_bucket("memory://")
+    for dies_at in range(60):
+        with suppress(Crash):
+            consume(log, CrashingBucket(bucket, dies_at, done=dies_at % 2 == 0), every=1)
+    assert stored_episodes(bucket) == reference_episodes(log, GARBAGE_AT)
+
+
+def test_the_second_of_two_owners_is_fenced_and_goes_on_after_a_reload() -> None:
+    log = scripted_log()
+    bucket = open_bucket("memory://")
+    first, second = (open_partition(log, bucket, LIMITS) for _ in range(2))
+    for record in records(log)[:5]:
+        first.take(record)
+    take_all(second, log)
+    first.commit()
+    with pytest.raises(FencedError, match=r"commits/00000/000000000000\.json"):
+        second.commit()
+    reloaded = open_partition(log, bucket, LIMITS)
+    assert reloaded.high_water == 5
+    take_all(reloaded, log)
+    reloaded.commit()
+    assert stored_episodes(bucket) == reference_episodes(log, GARBAGE_AT)
+
+
+def test_a_zombies_late_commit_is_refused_though_others_followed() -> None:
+    log = scripted_log()
+    bucket = open_bucket("memory://")
+    zombie = open_partition(log, bucket, LIMITS)
+    take_all(zombie, log)
+    consume(log, bucket, every=1)
+    before = stored_episodes(bucket)
+    with pytest.raises(FencedError):
+        zombie.commit()
+    assert stored_episodes(bucket) == before == reference_episodes(log, GARBAGE_AT)
+
+
+class LostAnswer(WrappedBucket):
+    """Creates objects, and says that it could not; the client's second try finds what the first one made."""
+
+    def create(self, name: str, data: bytes) -> bool:
+        assert self.inner.create(name, data)
+        return self.inner.create(name, data)
+
+
+def test_a_create_whose_answer_was_lost_is_recognised() -> None:
+    log = scripted_log()
+    bucket = open_bucket("memory://")
+    partition = consume(log, LostAnswer(bucket), every=2)
+    assert partition.commit_found == commits.newest(bucket, 0)
+    assert stored_episodes(bucket) == reference_episodes(log, GARBAGE_AT)
+
+
+def test_nothing_judged_is_nothing_to_commit() -> None:
+    log = scripted_log()
+    bucket = open_bucket("memory://")
+    partition = open_partition(log, bucket)
+    assert (partition.dirty, partition.commit()) == (False, None)
+    take_all(partition, log)
+    assert partition.dirty
+    assert partition.commit() is not None
+    assert (partition.dirty, partition.commit()) == (False, None)
+    newest = commits.newest(bucket, 0)
+    assert newest is not None
+    assert newest.number == 0
+
+
+def test_a_record_is_judged_once() -> None:
+    log = scripted_log()
+    partition = open_partition(log, open_bucket("memory://"))
+    take_all(partition, log)
+    with pytest.raises(ValueError, match=r"offset 3 was judged already: the next is 10"):
+        partition.take(records(log)[3])
+
+
+def test_a_commit_names_where_it_stands() -> None:
+    log = scripted_log()
+    bucket = open_bucket("memory://")
+    partition = open_partition(log, bucket, LIMITS)
+    take_all(partition, log)
+    committed = partition.commit()
+    assert committed is not None
+    commit, last, topic = committed.commit, records(log)[-1], log.describe(TOPIC)
+    assert (commit.high_water, commit.limits) == (10, LIMITS)
+    assert (commit.topic_id, commit.cluster_id) == (topic.topic_id, topic.cluster_id)
+    assert commit.last == commits.LastRecord(9, last.timestamp_ms, record_digest(last))
+    assert commit.producers["producer-0"] == commits.ProducerEntry(9, 0, 0)
+
+
+def test_an_open_segment_lives_until_the_last_of_its_episodes_ends() -> None:
+    log = MemoryLog(clock=Clock())
+    log.create(TOPIC)
+    bucket = open_bucket("memory://")
+    producer = ScriptedProducer(log)
+    producer.begin()
+    producer.send(Row(0, 0, 0, 0, 3), Row(1, 0, 0, 0, 2))
+    partition = open_partition(log, bucket)
+
+    def live() -> tuple[int, int]:
+        take_all(partition, log)
+        committed = partition.commit()
+        assert committed is not None
+        at = commits.live_at(bucket, committed.commit)
+        return len(at.segments), len(at.open)
+
+    assert live() == (0, 1)
+    producer.send(Row(0, 0, 1, 3, 1, Ends.TERMINATED))
+    assert live() == (1, 1)
+    producer.send(Row(1, 0, 1, 2, 1))
+    assert live() == (1, 2)
+    producer.send(Row(1, 0, 2, 3, 1, Ends.TERMINATED))
+    assert live() == (2, 0)
+
+
+def test_the_log_began_above_the_high_water_mark() -> None:
+    log = scripted_log()
+    bucket = open_bucket("memory://")
+    partition = open_partition(log, bucket, LIMITS)
+    partition.skip_to(2)
+    take_all(partition, log)
+    partition.commit()
+    assert partition.counters["offsets_lost"] == 2
+    # The begin records are gone; their incarnations speak for themselves.
+    assert [episode["incarnation"] for episode in stored_episodes(bucket)] == [0] * 5 + [1]
+
+
+def test_rows_that_are_not_accounted_for_are_not_committed() -> None:
+    log = scripted_log()
+    bucket = open_bucket("memory://")
+    partition = open_partition(log, bucket)
+    take_all(partition, log)
+    partition.counters["rows_read"] += 1
+    with pytest.raises(CorruptStoreError, match=r"offset 10: 12 chunk rows were read, 11 are accounted for"):
+        partition.commit()
+    assert commits.newest(bucket, 0) is None
+
+
+def test_a_damaged_open_segment_is_named() -> None:
+    log = scripted_log()
+    bucket = open_bucket("memory://")
+    partition = open_partition(log, bucket)
+    for record in records(log)[:5]:
+        partition.take(record)
+    committed = partition.commit()
+    assert committed is not None
+    name = committed.commit.open_added[0].name
+    bucket.put(name, bucket.read(name).to_pybytes()[:-20])
+    with pytest.raises(CorruptStoreError, match=name):
+        open_partition(log, bucket)
+
+
+def test_the_first_valid_message_says_what_the_store_is_of() -> None:
+    log = MemoryLog(clock=Clock())
+    log.create(TOPIC)
+    bucket, quarantine = open_bucket("memory://"), Kept()
+    ScriptedProducer(log, "producer-1", spec=stream("another")).begin()
+    ScriptedProducer(log, "producer-0").begin()
+    ScriptedProducer(log, "producer-2", spec=replace(SPEC, env={"id": "Other-v0"})).begin()
+    partition = open_partition(log, bucket, quarantine=quarantine)
+    take_all(partition, log)
+    partition.commit()
+    assert quarantine.records == [(0, "schema"), (2, "fingerprint")]
+    found = manifest.load(bucket)
+    assert found is not None
+    assert found.spec == SPEC
+
+
+def test_a_log_of_nothing_but_garbage_is_committed_without_a_manifest() -> None:
+    log = MemoryLog(clock=Clock())
+    log.create(TOPIC)
+    bucket = open_bucket("memory://")
+    append_garbage(log)
+    partition = open_partition(log, bucket)
+    take_all(partition, log)
+    partition.commit()
+    assert manifest.load(bucket) is None
+    reloaded = open_partition(log, bucket)
+    assert (reloaded.high_water, reloaded.counters["messages_quarantined"]) == (1, 1)
+
+
+def test_messages_of_the_producers_own_making(log_with_real_fragments: MemoryLog) -> None:
+    """Batches that are slices of larger ones, as a producer splits them, and compressed ones."""
+    bucket = open_bucket("memory://")
+    partition = open_partition(log_with_real_fragments, bucket, quarantine=(quarantine := Kept()))
+    take_all(partition, log_with_real_fragments)
+    partition.commit()
+    assert quarantine.records == []
+    assert stored_episodes(bucket) == reference_episodes(log_with_real_fragments, set())
+    assert len(stored_episodes(bucket)) == 3
+
+
+@pytest.fixture
+def log_with_real_fragments() -> MemoryLog:
+    log = MemoryLog(clock=Clock())
+    log.create(TOPIC)
+    producer = ScriptedProducer(log)
+    producer.begin()
+    rows = [
+        *(Row(0, 0, chunk, 3 * chunk, 3, Ends.TERMINATED if chunk == 4 else Ends.OPEN) for chunk in range(5)),
+        Row(0, 1, 0, 0, 2, Ends.CUT),
+        Row(1, 0, 0, 0, 4, Ends.TRUNCATED),
+    ]
+    batch = rows_to_batch(producer.name, producer.incarnation, rows)
+    for start, stop in ((0, 2), (2, 4), (4, 7)):
+        encoded = encode_chunks(
+            SPEC,
+            batch.slice(start, stop - start),
+            producer=producer.name,
+            incarnation=producer.incarnation,
+            sequence=producer.sequence,
+            encoding="zstd" if start else None,
+        )
+        producer.append(encoded)
+        producer.sequence += 1
+    return log

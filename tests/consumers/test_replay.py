@@ -1,0 +1,344 @@
+from __future__ import annotations
+
+import itertools
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from penstock_consumers.replay import Replay
+from penstock_consumers.store import layout
+from penstock_consumers.store.bucket import open_bucket
+from penstock_schemas.chunks import Ends
+from penstock_schemas.errors import CorruptStoreError, StoreError, StoreFormatError
+from penstock_schemas.spaces import Box, Discrete
+from tests.consumers.stores import CHUNK_STEPS, Episodes, Writer, episodes, stream
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from penstock_consumers.replay import Episode
+    from penstock_consumers.store.bucket import Bucket
+
+OPEN_FILES = Path("/proc/self/fd")
+
+
+class Watched:
+    """A bucket that keeps the names of what is read, and whose listings can lag behind."""
+
+    def __init__(self, bucket: Bucket) -> None:
+        self._bucket = bucket
+        self.reads: list[str] = []
+        self.listed: list[str] | None = None
+
+    @property
+    def url(self) -> str:
+        return self._bucket.url
+
+    def create(self, name: str, data: bytes) -> bool:
+        return self._bucket.create(name, data)
+
+    def put(self, name: str, *pieces: bytes | pa.Buffer) -> None:
+        self._bucket.put(name, *pieces)
+
+    def read(self, name: str) -> pa.Buffer:
+        self.reads.append(name)
+        return self._bucket.read(name)
+
+    def list(self, prefix: str) -> Iterable[str]:
+        return self._bucket.list(prefix) if self.listed is None else self.listed
+
+
+@pytest.fixture(params=["folder", "memory"])
+def bucket(request: pytest.FixtureRequest, tmp_path: Path) -> Bucket:
+    return open_bucket(tmp_path / "store" if request.param == "folder" else "memory://")
+
+
+def numbers(found: Iterable[Episode]) -> list[int]:
+    return [episode.episode for episode in found]
+
+
+def assert_is(episode: Episode, stored: Episodes) -> None:
+    number = episode.episode
+    length = int(stored.lengths[number - stored.first])
+    step = np.arange(length)
+    chunk = step // CHUNK_STEPS
+    ends = Ends(int(stored.ends[number - stored.first]))
+    assert (episode.length, episode.ends) == (length, ends)
+    assert (episode.producer, episode.incarnation, episode.env) == (f"producer-{number % 2}", 7, number % 5)
+    assert episode.return_ == episode.reward.sum()
+    assert episode.abort_reason == ("gap" if ends is Ends.ABORTED else None)
+    assert episode.seed == (None if number % 2 else number)
+    assert episode.closed_ms == 1_000 + number
+    np.testing.assert_array_equal(episode.observation[:, 0], np.full(length + 1, number))
+    np.testing.assert_array_equal(episode.observation[:, 1], np.arange(length + 1))
+    np.testing.assert_array_equal(episode.action, step % 3)
+    np.testing.assert_array_equal(episode.reward, 1000.0 * number + step)
+    np.testing.assert_array_equal(episode.extras["log_prob"], -step)
+    np.testing.assert_array_equal(episode.extras["logits"], np.stack([np.full(length, number), step, -step], axis=1))
+    np.testing.assert_array_equal(episode.policy_version, 1 + chunk)
+    np.testing.assert_array_equal(episode.exploration, chunk % 2)
+    np.testing.assert_array_equal(episode.chunk_first_step, np.arange(0, length, CHUNK_STEPS))
+    assert episode.policy_digest == tuple(bytes([1 + c]) * 32 for c in range(chunk[-1] + 1))
+
+
+def test_episodes_are_what_was_written(bucket: Bucket) -> None:
+    writer = Writer(bucket, stream())
+    ends = [Ends.TERMINATED, Ends.TRUNCATED, Ends.TERMINATED | Ends.TRUNCATED, Ends.ABORTED, Ends.CUT]
+    first = episodes(writer.spec, [1, 4, 5, 9, 12], ends=ends)
+    second = episodes(writer.spec, [3, 8], first=5)
+    third = episodes(writer.spec, [2], first=7)
+    writer.commit(0, first)
+    writer.commit(3, third)
+    writer.commit(0, second)
+
+    replay = Replay.open(bucket)
+    found = list(replay.episodes())
+
+    assert numbers(found) == list(range(8))
+    for episode in found:
+        assert_is(episode, (first, second, third)[(episode.episode >= 5) + (episode.episode >= 7)])
+    assert (replay.steps, replay.episodes_stored) == (44, 8)
+    assert replay.snapshot == {0: 1, 3: 0}
+    assert replay.spec == writer.spec
+
+
+def test_values_come_in_the_dtypes_of_the_spaces_and_as_views_where_those_are_stored(tmp_path: Path) -> None:
+    writer = Writer(open_bucket(tmp_path), stream())
+    writer.commit(0, episodes(writer.spec, [5]))
+    (episode,) = Replay.open(str(tmp_path)).episodes()
+    assert episode.action.dtype == np.int64
+    assert (episode.observation.dtype, episode.reward.dtype) == (np.float32, np.float64)
+    for view in (episode.observation, episode.reward, episode.extras["log_prob"]):
+        assert not view.flags.owndata
+        assert not view.flags.writeable
+
+
+def test_discrete_observations_and_box_actions(bucket: Bucket) -> None:
+    spec = replace(stream(), observation=Discrete(200), action=Box((), np.dtype(np.float16)), extras=())
+    stored = episodes(stream(), [5, 3])
+    values = {
+        "observation": [[10, 11, 12, 13, 14, 15], [190, 191, 192, 193]],
+        "action": [[0.0, 0.5, 1.0, 1.5, 2.0], [2.5, 3.0, 3.5]],
+    }
+    writer = Writer(bucket, spec)
+    batch = stored.batch.drop_columns(["log_prob", "logits"])
+    for name, lists in values.items():
+        place = batch.schema.get_field_index(name)
+        batch = batch.set_column(place, spec.schema.field(name), pa.array(lists, spec.schema.field(name).type))
+    writer.commit(0, replace(stored, spec=spec, batch=batch))
+
+    replay = Replay.open(bucket)
+    first, second = replay.episodes()
+    assert first.observation.dtype == np.int64
+    assert second.observation.tolist() == values["observation"][1]
+    assert second.action.tolist() == values["action"][1]
+    drawn = next(replay.transitions(64))
+    assert (drawn["observation"].dtype, drawn["action"].dtype) == (np.int64, np.float16)
+    np.testing.assert_array_equal(drawn["next_observation"], drawn["observation"] + 1)
+
+
+def test_a_snapshot_stays_until_it_is_refreshed(bucket: Bucket) -> None:
+    writer = Writer(bucket, stream())
+    writer.commit(0, episodes(writer.spec, [3]))
+    replay = Replay.open(bucket)
+    assert replay.refresh() is False
+
+    writer.commit(0, episodes(writer.spec, [4], first=1))
+    writer.commit(1, episodes(writer.spec, [5], first=2))
+    in_progress = replay.episodes()
+    assert (replay.steps, replay.snapshot) == (3, {0: 0})
+
+    assert replay.refresh() is True
+    assert (replay.steps, replay.snapshot) == (12, {0: 1, 1: 0})
+    assert numbers(in_progress) == [0]
+    assert numbers(replay.episodes()) == [0, 1, 2]
+    assert replay.refresh() is False
+
+
+def test_what_no_commit_names_is_not_seen(bucket: Bucket) -> None:
+    writer = Writer(bucket, stream())
+    writer.commit(0, episodes(writer.spec, [3]))
+    replay = Replay.open(bucket)
+    written = writer.segment(0, episodes(writer.spec, [4], first=1))
+    bucket.put(layout.segment(0, 1), b"half")
+    assert replay.refresh() is False
+    assert Replay.open(bucket).episodes_stored == 1
+    writer.commit(0, written)
+    assert replay.refresh() is True
+    assert replay.episodes_stored == 2
+
+
+def test_the_temporary_file_of_a_commit_is_not_seen(tmp_path: Path) -> None:
+    writer = Writer(open_bucket(tmp_path), stream())
+    commit = writer.commit(0, episodes(writer.spec, [3]))
+    replay = Replay.open(tmp_path)
+    (tmp_path / "commits/00000/.000000000001.json.0123").write_bytes(commit.to_json()[:20])
+    assert replay.refresh() is False
+    assert Replay.open(tmp_path).snapshot == {0: 0}
+
+
+@pytest.mark.parametrize("refreshed_after", [1, 99, 150, 250])
+def test_many_commits_are_caught_up_with(refreshed_after: int) -> None:
+    """Whether step by step or through a commit that lists all that lives, a refresh sees what an opening sees."""
+    bucket = open_bucket("memory://")
+    writer = Writer(bucket, stream())
+    added = [writer.commit(0, episodes(writer.spec, [2])).segments_added[0]]
+    replay = Replay.open(bucket)
+    for number in range(1, refreshed_after + 1):
+        gone = (added.pop().name,) if number % 3 == 0 else ()
+        added.extend(writer.commit(0, episodes(writer.spec, [2], first=number), removed=gone).segments_added)
+    replay.refresh()
+    assert numbers(replay.episodes()) == numbers(Replay.open(bucket).episodes())
+    assert replay.episodes_stored == len(added)
+    assert replay.snapshot == {0: refreshed_after}
+
+
+def test_a_refresh_reads_what_is_new_and_no_more() -> None:
+    bucket = Watched(open_bucket("memory://"))
+    writer = Writer(bucket, stream())
+    writer.commit(0, episodes(writer.spec, [2]))
+    replay = Replay.open(bucket)
+    added = writer.commit(0, episodes(writer.spec, [2], first=1)).segments_added
+    bucket.reads.clear()
+    replay.refresh()
+    assert [name for name in bucket.reads if name.startswith("segments/")] == [added[0].name]
+
+    for _ in range(350):
+        writer.commit(0)
+    bucket.reads.clear()
+    replay.refresh()
+    # From the last commit that lists all that lives, the 300th, to the 351st, and one that is absent.
+    assert set(bucket.reads) == {layout.commit(0, number) for number in range(300, 353)}
+
+
+@pytest.mark.parametrize("lags", ["by one commit", "wholly"])
+def test_a_listing_that_lags_behind_hides_nothing_that_follows_what_is_known(lags: str) -> None:
+    bucket = Watched(open_bucket("memory://"))
+    writer = Writer(bucket, stream())
+    writer.commit(0, episodes(writer.spec, [2]))
+    replay = Replay.open(bucket)
+    bucket.listed = list(bucket.list(layout.COMMITS)) if lags == "by one commit" else []
+    assert replay.refresh() is False
+    assert replay.snapshot == {0: 0}
+    writer.commit(0, episodes(writer.spec, [2], first=1))
+    assert replay.refresh() is True
+    assert numbers(replay.episodes()) == [0, 1]
+
+
+def test_a_removed_segment_is_read_to_the_end_by_who_pinned_it(tmp_path: Path) -> None:
+    writer = Writer(open_bucket(tmp_path), stream())
+    (entry,) = writer.commit(0, episodes(writer.spec, [3])).segments_added
+    replay = Replay.open(tmp_path)
+    writer.commit(0, removed=(entry.name,))
+    (tmp_path / entry.name).unlink()
+    assert numbers(replay.episodes()) == [0]
+    replay.refresh()
+    assert numbers(replay.episodes()) == []
+
+
+def test_follow_gives_each_new_episode_once(bucket: Bucket) -> None:
+    writer = Writer(bucket, stream())
+    writer.commit(0, episodes(writer.spec, [3]), high_water=10)
+    replay = Replay.open(bucket)
+    script = iter(
+        [
+            lambda: writer.commit(0, episodes(writer.spec, [4, 5], first=1, closed_offset=12), high_water=20),
+            lambda: writer.commit(1, episodes(writer.spec, [6], first=3, closed_offset=4), high_water=5),
+            lambda: writer.commit(1, high_water=9),
+            lambda: writer.commit(1, episodes(writer.spec, [7], first=4, closed_offset=9), high_water=10),
+        ]
+    )
+
+    def wait() -> bool:
+        step = next(script, None)
+        return step is not None and bool(step())
+
+    assert numbers(replay.follow(wait)) == [1, 2, 3, 4]
+    assert replay.snapshot == {0: 1, 1: 2}
+    assert numbers(replay.episodes()) == [0, 1, 2, 3, 4]
+
+
+def test_follow_does_not_repeat_episodes_that_moved_to_another_segment(bucket: Bucket) -> None:
+    writer = Writer(bucket, stream())
+    old = writer.commit(0, episodes(writer.spec, [3, 3], closed_offset=5), high_water=10)
+    replay = Replay.open(bucket)
+    merged = (episodes(writer.spec, [3, 3], closed_offset=5), episodes(writer.spec, [4], first=2, closed_offset=10))
+    writer.commit(0, *merged, removed=(old.segments_added[0].name,), high_water=11)
+    assert numbers(replay.follow(lambda: False)) == [2]
+
+
+def test_follow_begins_where_it_was_called_whatever_is_refreshed_meanwhile(bucket: Bucket) -> None:
+    writer = Writer(bucket, stream())
+    writer.commit(0, high_water=1)
+    replay = Replay.open(bucket)
+    following = replay.follow(lambda: False)
+    writer.commit(0, episodes(writer.spec, [3], closed_offset=1), high_water=2)
+    replay.refresh()
+    assert numbers(following) == [0]
+
+
+def test_no_store(tmp_path: Path) -> None:
+    with pytest.raises(StoreError, match=r"nothing'?: no store\.json there.*check the URL"):
+        Replay.open(tmp_path / "nothing")
+    with pytest.raises(StoreError, match=r"no store\.json there"):
+        Replay.open("memory://")
+
+
+def test_a_store_without_commits_is_empty(bucket: Bucket) -> None:
+    Writer(bucket, stream())
+    replay = Replay.open(bucket)
+    assert (replay.steps, replay.episodes_stored, replay.snapshot) == (0, 0, {})
+    assert list(replay.episodes()) == []
+
+
+def test_another_format_version(tmp_path: Path) -> None:
+    writer = Writer(open_bucket(tmp_path), stream())
+    writer.commit(0, episodes(writer.spec, [3]))
+    for name in (layout.commit(0, 0), layout.MANIFEST):
+        path = tmp_path / name
+        path.write_text(json.dumps({**json.loads(path.read_text()), "format": 2}))
+        with pytest.raises(StoreFormatError, match="format version 2, this Penstock reads 1"):
+            Replay.open(tmp_path)
+
+
+def test_a_segment_that_is_missing_or_altered(tmp_path: Path) -> None:
+    writer = Writer(open_bucket(tmp_path), stream())
+    (entry,) = writer.commit(0, episodes(writer.spec, [3])).segments_added
+    path = tmp_path / entry.name
+    kept = path.read_bytes()
+    path.unlink()
+    with pytest.raises(CorruptStoreError, match=entry.name):
+        Replay.open(tmp_path)
+    path.write_bytes(kept)
+    assert Replay.open(tmp_path).steps == 3
+    writer.commit(0, replace(entry, steps=4))
+    with pytest.raises(CorruptStoreError, match="3 steps and 4 observations, its commit names 4 steps"):
+        Replay.open(tmp_path)
+
+
+def test_a_segment_without_its_last_observations(bucket: Bucket) -> None:
+    writer = Writer(bucket, stream())
+    stored = episodes(writer.spec, [3, 2])
+    place = stored.batch.schema.get_field_index("observation")
+    short = stored.batch.column(place).to_pylist()
+    short[1].pop()
+    field = stored.batch.schema.field("observation")
+    writer.commit(0, replace(stored, batch=stored.batch.set_column(place, field, pa.array(short, field.type))))
+    with pytest.raises(CorruptStoreError, match="5 steps and 6 observations, its commit names 5 steps in 2 episodes"):
+        Replay.open(bucket)
+
+
+@pytest.mark.skipif(not OPEN_FILES.is_dir(), reason="no /proc here to count open files in")
+def test_many_segments_keep_no_file_open(tmp_path: Path) -> None:
+    writer = Writer(open_bucket(tmp_path), stream())
+    writer.commit(0, *(episodes(writer.spec, [2], first=number) for number in range(20)))
+    before = len(list(OPEN_FILES.iterdir()))
+    replay = Replay.open(tmp_path)
+    drawn = list(itertools.islice(replay.transitions(8), 3))
+    assert len(drawn) == 3
+    assert len(list(OPEN_FILES.iterdir())) == before

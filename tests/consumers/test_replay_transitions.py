@@ -1,0 +1,187 @@
+from __future__ import annotations
+
+import itertools
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+
+from penstock_consumers.replay import Replay
+from penstock_consumers.store.bucket import open_bucket
+from penstock_schemas.chunks import Ends
+from penstock_schemas.errors import SettingsError, StoreError
+from tests.consumers.stores import CHUNK_STEPS, Writer, episodes, stream
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from numpy.typing import NDArray
+
+    from penstock_consumers.store.bucket import Bucket
+
+ENDS = (Ends.TERMINATED, Ends.TRUNCATED, Ends.TERMINATED | Ends.TRUNCATED, Ends.ABORTED, Ends.CUT)
+LENGTHS = ([1, 2, 5, 9, 4], [8, 1, 1, 30, 7], [12, 3, 4, 6, 7])
+
+
+@pytest.fixture(params=["folder", "memory"])
+def bucket(request: pytest.FixtureRequest, tmp_path: Path) -> Bucket:
+    bucket = open_bucket(tmp_path / "store" if request.param == "folder" else "memory://")
+    writer = Writer(bucket, stream())
+    for number, lengths in enumerate(LENGTHS):
+        stored = episodes(writer.spec, lengths, first=5 * number, ends=ENDS, version=10 * number)
+        writer.commit(number % 2, stored)
+    return bucket
+
+
+def drawn(replay: Replay, draws: int, **kwargs: Any) -> dict[str, NDArray[Any]]:
+    batches = list(itertools.islice(replay.transitions(64, **kwargs), -(-draws // 64)))
+    return {name: np.concatenate([batch[name] for batch in batches]) for name in batches[0]}
+
+
+def test_every_transition_is_the_stored_one(bucket: Bucket) -> None:
+    replay = Replay.open(bucket)
+    batch = drawn(replay, 6_000)
+    number, step = batch["observation"][:, 0].astype(int), batch["observation"][:, 1].astype(int)
+    lengths = np.concatenate(LENGTHS)
+    last = step == lengths[number] - 1
+    ends = np.asarray(ENDS * len(LENGTHS))[number]
+
+    assert len(set(zip(number.tolist(), step.tolist(), strict=True))) == lengths.sum() == replay.steps
+    np.testing.assert_array_equal(batch["next_observation"][:, 0], number)
+    np.testing.assert_array_equal(batch["next_observation"][:, 1], step + 1)
+    np.testing.assert_array_equal(batch["action"], step % 3)
+    np.testing.assert_array_equal(batch["reward"], 1000.0 * number + step)
+    np.testing.assert_array_equal(batch["log_prob"], -step)
+    np.testing.assert_array_equal(batch["logits"], np.stack([number, step, -step], axis=1))
+    np.testing.assert_array_equal(batch["terminated"], last & ((ends & Ends.TERMINATED) != 0))
+    np.testing.assert_array_equal(batch["truncated"], last & ((ends & Ends.TRUNCATED) != 0))
+    np.testing.assert_array_equal(batch["policy_version"], 10 * (number // 5) + step // CHUNK_STEPS)
+    in_order = np.array([episode.episode for episode in replay.episodes()])
+    np.testing.assert_array_equal(in_order[batch["episode"]], number)
+
+
+def test_a_batch_has_the_declared_names_shapes_and_dtypes(bucket: Bucket) -> None:
+    batch = next(Replay.open(bucket).transitions(7))
+    assert {name: (values.shape, values.dtype.name) for name, values in batch.items()} == {
+        "observation": ((7, 4), "float32"),
+        "action": ((7,), "int64"),
+        "reward": ((7,), "float64"),
+        "next_observation": ((7, 4), "float32"),
+        "terminated": ((7,), "bool"),
+        "truncated": ((7,), "bool"),
+        "log_prob": ((7,), "float32"),
+        "logits": ((7, 3), "float32"),
+        "policy_version": ((7,), "int64"),
+        "episode": ((7,), "int64"),
+    }
+
+
+def test_a_batch_is_the_callers_own(bucket: Bucket) -> None:
+    replay = Replay.open(bucket)
+    batches = replay.transitions(4)
+    first = next(batches)
+    kept = {name: values.copy() for name, values in first.items()}
+    for _ in range(200):
+        for values in next(batches).values():
+            values[...] = 0
+    for name, values in first.items():
+        np.testing.assert_array_equal(values, kept[name])
+    assert drawn(replay, 64)["reward"].any()
+
+
+def test_draws_are_uniform_and_independent(bucket: Bucket) -> None:
+    """Chi-squared within its 99.8 % bounds on either side: without replacement it would come out near zero."""
+    replay = Replay.open(bucket)
+    reward = drawn(replay, 100 * replay.steps, seed=1)["reward"]
+    _, counts = np.unique(reward, return_counts=True)
+    expected = len(reward) / replay.steps
+    assert len(counts) == replay.steps == 100
+    assert 60.1 < ((counts - expected) ** 2 / expected).sum() < 149.4
+
+
+def test_each_batch_is_uniform_by_itself(bucket: Bucket) -> None:
+    """A block is read in the order in which it lies; were it given in that order, a batch would be of one segment."""
+    replay = Replay.open(bucket)
+    for batch in itertools.islice(replay.transitions(1_000, seed=2), 5):
+        number = batch["observation"][:, 0].astype(int) // 5
+        shares = np.bincount(number, minlength=3) / len(number)
+        np.testing.assert_allclose(shares, np.array([21, 47, 32]) / 100, atol=0.06)
+        halves = np.array_split(number, 2)
+        np.testing.assert_allclose(halves[0].mean(), halves[1].mean(), atol=0.15)
+        successive = np.corrcoef(batch["reward"][1:], batch["reward"][:-1])[0, 1]
+        assert abs(successive) < 0.15
+
+
+def test_equal_seeds_give_equal_batches(bucket: Bucket) -> None:
+    one, two = Replay.open(bucket), Replay.open(bucket)
+    same = [drawn(one, 500, seed=3), drawn(two, 500, seed=3), drawn(one, 500, seed=np.random.default_rng(3))]
+    for other in same[1:]:
+        for name, values in same[0].items():
+            np.testing.assert_array_equal(values, other[name])
+    assert (drawn(one, 500, seed=4)["reward"] != same[0]["reward"]).any()
+
+
+@pytest.mark.parametrize("batch_size", [1, 3, 100_000])
+def test_any_batch_size(bucket: Bucket, batch_size: int) -> None:
+    for batch in itertools.islice(Replay.open(bucket).transitions(batch_size), 3):
+        assert {len(values) for values in batch.values()} == {batch_size}
+
+
+def test_a_block_is_bounded_in_bytes(bucket: Bucket) -> None:
+    """A batch is a view of its block, so what it is a view of tells the block's size."""
+    batch = next(Replay.open(bucket).transitions(100_000))
+    assert sum(values.base.nbytes for values in batch.values() if values.base is not None) <= 32 << 20
+    assert batch["observation"].base is not None
+
+
+def test_an_iterator_goes_on_to_a_refreshed_snapshot_when_its_block_ends(bucket: Bucket) -> None:
+    replay = Replay.open(bucket)
+    batches = replay.transitions(8)
+    next(batches)
+    writer = Writer(bucket, replay.spec)
+    writer.commit(5, episodes(replay.spec, [50_000], first=15))
+    assert replay.refresh()
+    has_new = [bool((next(batches)["observation"][:, 0] == 15).any()) for _ in range(200)]
+    first_new = has_new.index(True)
+    assert first_new > 1
+    assert all(has_new[first_new:])
+
+
+def test_an_iterator_in_progress_does_not_see_what_was_not_refreshed(bucket: Bucket) -> None:
+    replay = Replay.open(bucket)
+    batches = replay.transitions(8)
+    writer = Writer(bucket, replay.spec)
+    writer.commit(5, episodes(replay.spec, [50_000], first=15))
+    assert not any((next(batches)["observation"][:, 0] == 15).any() for _ in range(200))
+
+
+def test_many_small_segments(tmp_path: Path) -> None:
+    writer = Writer(open_bucket(tmp_path), stream())
+    writer.commit(0, *(episodes(writer.spec, [1 + number % 3], first=number) for number in range(100)))
+    replay = Replay.open(tmp_path)
+    batch = drawn(replay, 64 * 500)
+    _, counts = np.unique(batch["reward"], return_counts=True)
+    assert len(counts) == replay.steps
+    assert counts.min() > 90
+    np.testing.assert_array_equal(batch["next_observation"][:, 0], batch["observation"][:, 0])
+
+
+@pytest.mark.parametrize("batch_size", [0, -1])
+def test_a_batch_size_below_one(bucket: Bucket, batch_size: int) -> None:
+    with pytest.raises(SettingsError, match=f"batch_size {batch_size}: a batch has at least one"):
+        Replay.open(bucket).transitions(batch_size)
+
+
+def test_a_store_without_steps() -> None:
+    bucket = open_bucket("memory://")
+    writer = Writer(bucket, stream())
+    replay = Replay.open(bucket)
+    with pytest.raises(StoreError, match="no steps in it yet"):
+        replay.transitions()
+    writer.commit(0)
+    replay.refresh()
+    with pytest.raises(StoreError, match=r"by partition: \{0: 0\}"):
+        replay.transitions()
+    writer.commit(0, episodes(writer.spec, [2]))
+    replay.refresh()
+    assert len(next(replay.transitions())["reward"]) == 256

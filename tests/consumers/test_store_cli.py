@@ -1,0 +1,138 @@
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from typing import TYPE_CHECKING
+
+import pytest
+
+from penstock_consumers.store import layout
+from penstock_consumers.store.bucket import open_bucket
+from penstock_consumers.store_cli import format_report, run
+from penstock_consumers.verify import Report
+from penstock_schemas.chunks import Ends
+from penstock_schemas.log.memory import MemoryLog
+from tests.consumers.messages import TOPIC, Clock, Row, ScriptedProducer, open_partition, take_all
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> str:
+    log = MemoryLog(clock=Clock())
+    log.create(TOPIC)
+    producer = ScriptedProducer(log)
+    producer.begin()
+    producer.send(Row(0, 0, 0, 0, 3, Ends.TERMINATED), Row(1, 0, 0, 0, 5))
+    producer.end("preempted")
+    partition = open_partition(log, open_bucket(tmp_path / "store"))
+    take_all(partition, log)
+    partition.commit()
+    return str(tmp_path / "store")
+
+
+def test_info_shows_what_a_store_holds(store: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["info", store]) == 0
+    shown = capsys.readouterr().out
+    assert "episodes     2 (1 terminated, 1 aborted)" in shown
+    assert "steps        8" in shown
+
+
+def test_info_as_json(store: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["info", "--json", store]) == 0
+    read = json.loads(capsys.readouterr().out)
+    assert (read["stream"], read["episodes"], read["steps"]) == ("test", 2, 8)
+    assert read["counters"]["rows_read"] == 2
+
+
+@pytest.mark.parametrize("command", ["info", "verify"])
+def test_a_store_that_is_missing(command: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    missing = tmp_path / "nowhere"
+    assert run([command, str(missing)]) == 1
+    told = capsys.readouterr().err
+    assert told.startswith("error: ")
+    assert str(missing) in told
+    assert "store.json" in told
+    assert not missing.exists()
+
+
+@pytest.mark.parametrize("command", ["info", "verify"])
+def test_a_store_of_another_format(command: str, store: str, capsys: pytest.CaptureFixture[str]) -> None:
+    open_bucket(store).put(layout.MANIFEST, b'{"format": 2}')
+    assert run([command, store]) == 1
+    assert f"error: store {store}: format version 2, this Penstock reads 1" in capsys.readouterr().err
+
+
+def test_verify_without_kafka_is_an_error_that_names_it(
+    store: str, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    assert run(["verify", store, "--config", str(tmp_path / "missing.toml")]) == 1
+    assert "missing.toml" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("words", [[], ["nonsense"], ["info"], ["verify", "a", "b"]])
+def test_wrong_words(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        run(words)
+    assert ended.value.code == 2
+    assert "usage: penstock-store" in capsys.readouterr().err
+
+
+def test_info_needs_no_client_of_kafka(store: str) -> None:
+    """Reading a store is a learner's business."""
+    script = (
+        "import sys; from penstock_consumers.store_cli import run; status = run(sys.argv[1:]);"
+        "loaded = {'kafka', 'pydantic', 'prometheus_client', 'torch', 'gymnasium'} & set(sys.modules);"
+        "sys.exit(f'loaded {loaded}' if loaded else status)"
+    )
+    done = subprocess.run(  # noqa: S603  (our own interpreter and script)
+        [sys.executable, "-c", script, "info", store],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+        env=os.environ,
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_a_report_that_is_well() -> None:
+    report = Report(
+        episodes_expected=1_234, episodes_stored=1_234, steps_expected=5_000, steps_stored=5_000, messages=9
+    )
+    lines = format_report(report).splitlines()
+    assert [line.split() for line in lines[:3]] == [
+        ["episodes", "steps"],
+        ["expected", "1,234", "5,000"],
+        ["stored", "1,234", "5,000"],
+    ]
+    assert "9 messages judged again" in lines
+    assert lines[-1] == "the store holds exactly what the log says"
+
+
+@pytest.mark.parametrize(
+    "report",
+    [
+        Report(episodes_missing=1),
+        Report(episodes_duplicated=1),
+        Report(episodes_unexpected=1),
+        Report(episodes_wrong=1),
+        Report(segments_damaged=1),
+        Report(commits_wrong=1),
+    ],
+    ids=["missing", "duplicated", "unexpected", "wrong", "damaged", "commits"],
+)
+def test_a_report_that_is_not_well(report: Report) -> None:
+    assert not report.ok
+    assert format_report(report).splitlines()[-1] == "THE STORE IS NOT WHAT THE LOG SAYS"
+
+
+def test_a_report_names_the_first_few() -> None:
+    report = Report()
+    for number in range(20):
+        report.found(f"finding {number}")
+    assert report.findings == [f"finding {number}" for number in range(5)]
+    assert format_report(report).splitlines()[-2] == "  finding 4"
