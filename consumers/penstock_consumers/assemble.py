@@ -168,7 +168,7 @@ def _ends(
         columns["ends"] = columns["ends"].copy()
         reasons = reason.to_numpy(zero_copy_only=False)
         for abort in aborted:
-            at = np.searchsorted(uid[last], np.sort(abort.uid))
+            at = np.searchsorted(uid[last], abort.uid)
             columns["ends"][at] = Ends.ABORTED
             columns["closed_offset"][at] = abort.offset
             columns["closed_ms"][at] = abort.timestamp_ms

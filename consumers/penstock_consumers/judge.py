@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from penstock_consumers.store.commits import OpenEpisodes, ProducerEntry
+from penstock_consumers.store.commits import Envs, ProducerEntry
 from penstock_schemas.chunks import Ends, fixed, steps
 from penstock_schemas.errors import RejectedError
 from penstock_schemas.messages import Kind, Message
@@ -71,7 +71,11 @@ class Verdicts:
 
 
 class _Producer:
-    """What is known of one producer: where its sequence stands, and its open episodes by env."""
+    """What is known of one producer: where its sequence stands, and each env's newest episode.
+
+    By env: the newest episode's number, -1 before the first; its uid while it is open, else -1; the chunk and the step
+    with which it goes on.
+    """
 
     def __init__(self, incarnation: int, sequence: int, seen_ms: int) -> None:
         self.incarnation = incarnation
@@ -84,10 +88,9 @@ class _Producer:
 
     def reserve(self, envs: int) -> None:
         if envs > len(self.uid):
-            more = max(envs, 2 * len(self.uid)) - len(self.uid)
-            self.uid = np.append(self.uid, np.full(more, _NONE))
-            for name in ("episode", "chunk", "step"):
-                setattr(self, name, np.append(getattr(self, name), np.zeros(more, np.int64)))
+            more = np.full(max(envs, 2 * len(self.uid)) - len(self.uid), _NONE, np.int64)
+            for name in ("uid", "episode", "chunk", "step"):
+                setattr(self, name, np.append(getattr(self, name), more))
 
     def open_uids(self) -> NDArray[np.int64]:
         uids: NDArray[np.int64] = self.uid[self.uid != _NONE]
@@ -172,15 +175,12 @@ class Judge:
         if batch is None:
             raise ValueError("a chunk message without a batch")
         producer = self._producers.get(message.producer)
-        current = producer is not None and producer.incarnation == message.incarnation
-        if producer is not None and current and message.sequence == producer.sequence:
-            _check_continuity(producer, batch)
+        if producer is not None and producer.incarnation == message.incarnation:
+            _check_episodes(producer, batch, message.sequence)
         self._advance(record)
         rows, length = batch.num_rows, int(steps(batch).sum())
         self.counters.update(messages_valid=1, messages_chunks=1, rows_read=rows, steps_read=length)
-        if producer is None or message.incarnation > producer.incarnation:
-            # Its begin record was quarantined or lost with the log's beginning; the incarnation speaks for itself.
-            producer = self._begin(record, message.producer, message.incarnation, verdicts)
+        producer = self._newest(record, message, verdicts)
         if message.incarnation < producer.incarnation:
             self.counters.update(messages_superseded=1, rows_superseded=rows, steps_superseded=length)
             return
@@ -204,6 +204,7 @@ class Judge:
         self._next_uid += int(begins.sum())
         row_uid = np.repeat(uid, np.diff(np.append(run, len(env))))
         last = np.flatnonzero(np.append(new_env[1:], True))
+        last = last[row_uid[last] != _NONE]
         at = env[last]
         producer.uid[at] = np.where(ends[last] == Ends.OPEN, row_uid[last], _NONE)
         producer.episode[at] = fixed(batch, "episode")[last]
@@ -224,9 +225,17 @@ class Judge:
         self._producers[name] = _Producer(incarnation, 0, self._clock_ms)
         return self._producers[name]
 
-    def _end(self, record: Record, message: Message, verdicts: Verdicts) -> None:
+    def _newest(self, record: Record, message: Message, verdicts: Verdicts) -> _Producer:
+        """Know the newest incarnation of a message's producer, the message's own included."""
         producer = self._producers.get(message.producer)
-        if producer is None or message.incarnation != producer.incarnation or message.sequence < producer.sequence:
+        if producer is None or message.incarnation > producer.incarnation:
+            # Its begin record was quarantined or lost with the log's beginning; the incarnation speaks for itself.
+            return self._begin(record, message.producer, message.incarnation, verdicts)
+        return producer
+
+    def _end(self, record: Record, message: Message, verdicts: Verdicts) -> None:
+        producer = self._newest(record, message, verdicts)
+        if message.incarnation < producer.incarnation or message.sequence < producer.sequence:
             return
         self._expect(record, producer, message.sequence, verdicts)
         self._abort(record, producer, message.reason, verdicts)
@@ -258,38 +267,52 @@ class Judge:
 
     def _restored(self, entry: ProducerEntry) -> _Producer:
         producer = _Producer(entry.incarnation, entry.sequence, entry.seen_ms)
-        if entry.open.env:
-            env = np.array(entry.open.env)
+        if entry.envs.env:
+            env = np.array(entry.envs.env)
             producer.reserve(int(env.max()) + 1)
-            producer.uid[env] = self._next_uid + np.arange(len(env))
-            producer.episode[env] = entry.open.episode
-            producer.chunk[env] = entry.open.chunk
-            producer.step[env] = entry.open.step
-            self._next_uid += len(env)
+            producer.episode[env] = entry.envs.episode
+            producer.chunk[env] = entry.envs.chunk
+            producer.step[env] = entry.envs.step
+            is_open = env[producer.chunk[env] > 0]
+            producer.uid[is_open] = self._next_uid + np.arange(len(is_open))
+            self._next_uid += len(is_open)
         return producer
 
 
-def _check_continuity(producer: _Producer, batch: pa.RecordBatch) -> None:
-    """Refuse rows that contradict the producer's open episodes though no message between is missing."""
+def _check_episodes(producer: _Producer, batch: pa.RecordBatch, sequence: int) -> None:
+    """Refuse rows that contradict what the same incarnation said before, unless the message comes too late anyway.
+
+    An env's episodes are numbered upwards, so that no two have one name. Where no message is missing, an open episode
+    goes on where it stood.
+    """
+    if sequence < producer.sequence:
+        return
     env, episode, chunk, step = (fixed(batch, name) for name in ("env", "episode", "chunk", "first_step"))
     producer.reserve(int(env.max()) + 1)
     head = np.flatnonzero(np.append(True, env[1:] != env[:-1]))
     at = env[head]
-    follows = (
-        (producer.episode[at] == episode[head])
-        & (producer.chunk[at] == chunk[head])
-        & (producer.step[at] == step[head])
-    )
-    wrong = (producer.uid[at] != _NONE) & ~follows
+    wrong = (chunk[head] == 0) & (episode[head] <= producer.episode[at])
+    if sequence == producer.sequence:
+        follows = (
+            (producer.episode[at] == episode[head])
+            & (producer.chunk[at] == chunk[head])
+            & (producer.step[at] == step[head])
+        )
+        wrong |= (producer.uid[at] != _NONE) & ~follows
     if wrong.any():
-        first = int(at[wrong.argmax()])
-        detail = f"env {first} does not go on with its open episode {producer.episode[first]}"
-        raise RejectedError("rows", detail)
+        first = int(wrong.argmax())
+        what = f"env {at[first]}, episode {episode[head][first]}, chunk {chunk[head][first]}"
+        raise RejectedError("rows", f"{what} does not follow the env's episode {producer.episode[at[first]]}")
 
 
 def _entry(producer: _Producer) -> ProducerEntry:
-    env = np.flatnonzero(producer.uid != _NONE)
-    columns = (env, producer.episode[env], producer.chunk[env], producer.step[env])
-    return ProducerEntry(
-        producer.incarnation, producer.sequence, producer.seen_ms, OpenEpisodes(*(c.tolist() for c in columns))
+    env = np.flatnonzero(producer.episode != _NONE)
+    is_open = producer.uid[env] != _NONE
+    columns = (
+        env,
+        producer.episode[env],
+        np.where(is_open, producer.chunk[env], 0),
+        np.where(is_open, producer.step[env], 0),
     )
+    envs = Envs(*(column.tolist() for column in columns))
+    return ProducerEntry(producer.incarnation, producer.sequence, producer.seen_ms, envs)

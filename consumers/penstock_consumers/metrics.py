@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 _PREFIX = "penstock_consumer"
 _CLASSES = {
-    "messages": "Messages judged, by what became of them; read is their sum.",
+    "messages": "Messages by what they were and what became of them; read is valid and quarantined.",
     "rows": "Chunk rows judged, by what became of them; read is their sum, but for those of open episodes.",
     "steps": "Steps judged, by what became of them; read is their sum, but for those of open episodes.",
     "episodes": "Episodes stored: ended of themselves, or aborted.",

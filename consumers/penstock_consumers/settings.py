@@ -31,7 +31,7 @@ class ConsumerSettings(ServiceSettings):
     commit_bytes: Positive = 64 << 20
     """How many bytes of messages wait for their commit, at most, in each partition."""
 
-    idle_seconds: PositiveSeconds = 600.0
+    idle_seconds: Annotated[float, Field(ge=1)] = 600.0
     """How long, in the log's time, a producer may be silent before its open episodes are aborted."""
 
     session_seconds: PositiveSeconds = 10.0

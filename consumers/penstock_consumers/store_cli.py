@@ -49,7 +49,7 @@ def format_report(report: Report) -> str:
             f"{'':12}{'episodes':>14}{'steps':>16}",
             *(f"{name:12}{episodes:14,}{steps:16,}" for name, episodes, steps in rows),
             f"{'unexpected':12}{report.episodes_unexpected:14,}",
-            f"{report.messages:,} messages judged again",
+            f"{report.messages:,} messages judged again, {report.messages_behind:,} wait for a commit",
             f"{report.segments_damaged} segments damaged, {report.commits_wrong} counts or states wrong",
             *(f"  {finding}" for finding in report.findings),
             verdict,

@@ -38,7 +38,10 @@ _NAMED = 5
 
 @dataclass(slots=True)
 class Report:
-    """What verifying found; `findings` names the first few things that are wrong."""
+    """What verifying found; `findings` names the first few things that are wrong.
+
+    Of the log's records, `messages` were judged again, and `messages_behind` have no commit yet.
+    """
 
     episodes_expected: int = 0
     episodes_stored: int = 0
@@ -54,6 +57,7 @@ class Report:
     segments_damaged: int = 0
     commits_wrong: int = 0
     messages: int = 0
+    messages_behind: int = 0
     policy_versions: list[int] = field(default_factory=list)
     from_offsets: dict[int, int] = field(default_factory=dict)
     counters: dict[str, int] = field(default_factory=dict)
@@ -89,7 +93,18 @@ def verify(bucket: Bucket, log: Log, topic_name: str | None = None) -> Report:
         newest = commits.newest(bucket, partition)
         if newest is not None:
             _Verification(bucket, found, log, topic, newest, report).run()
+        report.messages_behind += _behind(log, topic, partition, newest)
     return report
+
+
+def _behind(log: Log, topic: TopicInfo, partition: int, newest: Commit | None) -> int:
+    """Count the records that no consumer has committed yet: nothing is said of those."""
+    reader = log.reader()
+    try:
+        start, end = reader.bounds(topic.name, partition)
+    finally:
+        reader.close()
+    return end - max(start, newest.high_water if newest else 0)
 
 
 class _Scratch:

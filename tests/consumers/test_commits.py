@@ -10,10 +10,10 @@ from penstock_consumers.store import commits, layout
 from penstock_consumers.store.bucket import open_bucket
 from penstock_consumers.store.commits import (
     Commit,
+    Envs,
     LastRecord,
     Limits,
     Live,
-    OpenEpisodes,
     ProducerEntry,
     SegmentEntry,
 )
@@ -34,7 +34,7 @@ FULL = Commit(
     log_clock_ms=99,
     limits=Limits(1, 2, 3),
     producers={
-        "producer-0": ProducerEntry(5, 6, 7, OpenEpisodes([0, 4], [1, 2], [3, 4], [50, 60])),
+        "producer-0": ProducerEntry(5, 6, 7, Envs([0, 4], [1, 2], [3, 4], [50, 60])),
         "über": ProducerEntry(1, 0, 0),
     },
     counters={"rows_read": 1 << 40},

@@ -321,6 +321,31 @@ def test_rows_that_contradict_what_is_open_are_rejected(
     assert judged.counted("messages_duplicate", "gaps", "rows_read") == (0, 0, 2)
 
 
+@pytest.mark.parametrize("between", [[], [NEXT]], ids=["at once", "later"])
+def test_an_episode_number_that_was_used_is_rejected(
+    log: MemoryLog, producer: ScriptedProducer, between: list[Row]
+) -> None:
+    """Two episodes of one name could never be told apart again; it makes no difference that the first has ended."""
+    producer.send(HEAD, TAIL)
+    for row in between:
+        producer.send(row)
+    again = producer.send(HEAD)
+    judged = Judged(log)
+    assert judged.rejected == {again.offset: "rows"}
+    restored = Judge(idle_limit_ms=IDLE_MS, producers=judged.judge.entries())
+    with pytest.raises(RejectedError, match="env 0, episode 0, chunk 0 does not follow the env's episode"):
+        restored.judge(records(log)[again.offset], decode(records(log)[again.offset], SPEC), Verdicts())
+
+
+def test_an_orphan_takes_no_number(log: MemoryLog, producer: ScriptedProducer) -> None:
+    producer.send(Row(0, 7, 2, 9, 1))
+    producer.send(HEAD)
+    judged = Judged(log)
+    assert not judged.rejected
+    assert judged.judge.counters["rows_orphan"] == 1
+    assert judged.judge.open_episodes == 1
+
+
 def test_a_rejected_record_moves_the_logs_time(log: MemoryLog, clock: Clock, producer: ScriptedProducer) -> None:
     producer.send(HEAD)
     for _ in range(4):

@@ -65,6 +65,7 @@ class Known:
     incarnation: int
     sequence: int
     seen_ms: int
+    newest: dict[int, int] = field(default_factory=dict)
     open: dict[int, OpenEpisode] = field(default_factory=dict)
 
 
@@ -106,14 +107,14 @@ class Reference:
         if headers["kind"] != b"chunks":
             return False
         known = self.producers.get(headers["producer"].decode())
-        if known is None or (known.incarnation, known.sequence) != (
-            int(headers["incarnation"]),
-            int(headers["sequence"]),
-        ):
+        sequence = int(headers["sequence"])
+        if known is None or known.incarnation != int(headers["incarnation"]) or sequence < known.sequence:
             return False
         seen: set[int] = set()
         for row in rows_in(record):
-            if row["env"] not in seen and row["env"] in known.open:
+            if row["env"] not in seen and row["chunk"] == 0 and row["episode"] <= known.newest.get(row["env"], -1):
+                return True
+            if sequence == known.sequence and row["env"] not in seen and row["env"] in known.open:
                 last = known.open[row["env"]].rows[-1]
                 expected = (last["episode"], last["chunk"] + 1, last["first_step"] + len(last["reward"]))
                 if (row["episode"], row["chunk"], row["first_step"]) != expected:
@@ -131,9 +132,12 @@ class Reference:
         return self.producers[name]
 
     def end(self, record: Record, headers: dict[str, bytes]) -> None:
-        known = self.producers.get(headers["producer"].decode())
+        name, incarnation = headers["producer"].decode(), int(headers["incarnation"])
+        known = self.producers.get(name)
         sequence = int(headers["sequence"])
-        if known is None or known.incarnation != int(headers["incarnation"]) or sequence < known.sequence:
+        if known is None or incarnation > known.incarnation:
+            known = self.start(name, incarnation, record)
+        if known.incarnation != incarnation or sequence < known.sequence:
             return
         self.expect(known, sequence, record)
         self.abort(known, headers["reason"].decode(), record)
@@ -165,6 +169,7 @@ class Reference:
         for row in rows:
             env = row["env"]
             if row["chunk"] == 0:
+                known.newest[env] = row["episode"]
                 known.open[env] = OpenEpisode(record.offset, [])
             elif env not in known.open:
                 self.count("orphan", row)
@@ -383,7 +388,8 @@ def open_rows(bucket: Bucket) -> int:
     is_open = {
         (name, entry.incarnation, env, episode)
         for name, entry in newest.producers.items()
-        for env, episode in zip(entry.open.env, entry.open.episode, strict=True)
+        for env, episode, chunk in zip(entry.envs.env, entry.envs.episode, entry.envs.chunk, strict=True)
+        if chunk
     }
     rows = [
         row

@@ -109,7 +109,7 @@ def test_a_report_that_is_well() -> None:
         ["expected", "1,234", "5,000"],
         ["stored", "1,234", "5,000"],
     ]
-    assert "9 messages judged again" in lines
+    assert "9 messages judged again, 0 wait for a commit" in lines
     assert lines[-1] == "the store holds exactly what the log says"
 
 

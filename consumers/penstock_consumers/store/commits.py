@@ -55,8 +55,11 @@ class Limits:
 
 
 @dataclass(frozen=True, slots=True)
-class OpenEpisodes:
-    """A producer's open episodes, one item an env, and the chunk and step with which each goes on."""
+class Envs:
+    """A producer's envs, an item each: its newest episode, and the chunk and step with which that goes on.
+
+    The chunk is 0 where the episode has ended.
+    """
 
     env: list[int] = field(default_factory=list)
     episode: list[int] = field(default_factory=list)
@@ -71,7 +74,7 @@ class ProducerEntry:
     incarnation: int
     sequence: int
     seen_ms: int
-    open: OpenEpisodes = field(default_factory=OpenEpisodes)
+    envs: Envs = field(default_factory=Envs)
 
 
 @dataclass(frozen=True, slots=True)
@@ -198,8 +201,7 @@ def _parts(read: dict[str, Any]) -> dict[str, Any]:
         "last": read["last"] and LastRecord(**read["last"]),
         "limits": Limits(**read["limits"]),
         "producers": {
-            name: ProducerEntry(**{**entry, "open": OpenEpisodes(**entry["open"])})
-            for name, entry in read["producers"].items()
+            name: ProducerEntry(**{**entry, "envs": Envs(**entry["envs"])}) for name, entry in read["producers"].items()
         },
         "segments_added": _entries(read["segments_added"]),
         "segments_removed": tuple(read["segments_removed"]),
