@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from penstock_schemas.errors import RejectedError
     from penstock_schemas.log import Appended, Appender, Headers, Record
 
-_TIMEOUT_SECONDS = 60.0
+_TIMEOUT_SECONDS = 30.0
 
 
 class DeadLetters:
@@ -56,6 +56,10 @@ class DeadLetters:
             except LogUnavailableError:
                 self._waiting[0] = (record, headers, None)
                 raise
+            except TimeoutError as error:
+                raise LogUnavailableError(
+                    f"dead-letter topic {self._topic!r}: no acknowledgement within {_TIMEOUT_SECONDS:g} s"
+                ) from error
             self._waiting.popleft()
 
     def _append(self, record: Record, value: bytes | None, headers: Headers) -> Future[Appended]:

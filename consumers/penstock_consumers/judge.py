@@ -71,26 +71,39 @@ class Verdicts:
 
 
 class _Producer:
-    """What is known of one producer: where its sequence stands, and each env's newest episode.
+    """What is known of one producer: where its sequence stands, and the newest episode of each of its envs.
 
-    By env: the newest episode's number, -1 before the first; its uid while it is open, else -1; the chunk and the step
-    with which it goes on.
+    The arrays have an item an env, in the order of `env`: the newest episode's number, -1 before the first; its uid
+    while it is open, else -1; the chunk and the step with which it goes on. Memory is for envs that were heard of:
+    an index is the producer's to choose.
     """
 
-    def __init__(self, incarnation: int, sequence: int, seen_ms: int) -> None:
+    _COLUMNS = ("uid", "episode", "chunk", "step")
+
+    def __init__(self, incarnation: int, sequence: int, seen_ms: int, start: str) -> None:
         self.incarnation = incarnation
         self.sequence = sequence
         self.seen_ms = seen_ms
+        self.start = start
+        self.env = np.empty(0, np.int64)
         self.uid = np.empty(0, np.int64)
         self.episode = np.empty(0, np.int64)
         self.chunk = np.empty(0, np.int64)
         self.step = np.empty(0, np.int64)
 
-    def reserve(self, envs: int) -> None:
-        if envs > len(self.uid):
-            more = np.full(max(envs, 2 * len(self.uid)) - len(self.uid), _NONE, np.int64)
-            for name in ("uid", "episode", "chunk", "step"):
-                setattr(self, name, np.append(getattr(self, name), more))
+    def at(self, env: NDArray[Any]) -> NDArray[np.intp]:
+        """Find the places of envs, and make some for those that are new; older places are void then."""
+        place = np.searchsorted(self.env, env)
+        known = place < len(self.env)
+        known[known] = self.env[place[known]] == env[known]
+        if known.all():
+            return place
+        new = np.unique(env[~known])
+        where = np.searchsorted(self.env, new)
+        self.env = np.insert(self.env, where, new)
+        for name in self._COLUMNS:
+            setattr(self, name, np.insert(getattr(self, name), where, _NONE))
+        return np.searchsorted(self.env, env)
 
     def open_uids(self) -> NDArray[np.int64]:
         uids: NDArray[np.int64] = self.uid[self.uid != _NONE]
@@ -114,6 +127,7 @@ class Judge:
         self._clock_ms = clock_ms
         self._timestamp_ms = timestamp_ms
         self._next_uid = 0
+        self._next_expiry_ms = 0
         self.counters: Counter[str] = Counter(counters or {})
         for name, entry in (producers or {}).items():
             self._producers[name] = self._restored(entry)
@@ -138,8 +152,8 @@ class Judge:
         known = self._producers.get(producer)
         if known is None or known.incarnation != incarnation or not len(env):
             return np.full(len(env), _NONE, np.int64)
-        known.reserve(int(env.max()) + 1)
-        uid: NDArray[np.int64] = np.where(known.episode[env] == episode, known.uid[env], _NONE)
+        at = known.at(env)
+        uid: NDArray[np.int64] = np.where(known.episode[at] == episode, known.uid[at], _NONE)
         return uid
 
     def entries(self) -> dict[str, ProducerEntry]:
@@ -159,7 +173,7 @@ class Judge:
             self.counters["messages_valid"] += 1
             self.counters[f"messages_{message.kind}"] += 1
             if message.kind is Kind.BEGIN:
-                self._begin(record, message.producer, message.incarnation, verdicts)
+                self._begin_unless_repeated(record, message, verdicts)
             elif message.kind is Kind.END:
                 self._end(record, message, verdicts)
         self._expire(record, verdicts)
@@ -195,17 +209,17 @@ class Judge:
         self, record: Record, message: Message, producer: _Producer, batch: pa.RecordBatch, verdicts: Verdicts
     ) -> None:
         env, chunk, ends, length = fixed(batch, "env"), fixed(batch, "chunk"), fixed(batch, "ends"), steps(batch)
-        producer.reserve(int(env.max()) + 1)
+        place = producer.at(env)
         # A run is what a message holds of one episode.
         new_env = np.append(True, env[1:] != env[:-1])
         run = np.flatnonzero(new_env | (chunk == 0))
         begins = chunk[run] == 0
-        uid = np.where(begins, self._next_uid + np.cumsum(begins) - 1, producer.uid[env[run]])
+        uid = np.where(begins, self._next_uid + np.cumsum(begins) - 1, producer.uid[place[run]])
         self._next_uid += int(begins.sum())
         row_uid = np.repeat(uid, np.diff(np.append(run, len(env))))
         last = np.flatnonzero(np.append(new_env[1:], True))
         last = last[row_uid[last] != _NONE]
-        at = env[last]
+        at = place[last]
         producer.uid[at] = np.where(ends[last] == Ends.OPEN, row_uid[last], _NONE)
         producer.episode[at] = fixed(batch, "episode")[last]
         producer.chunk[at] = chunk[last] + 1
@@ -216,13 +230,25 @@ class Judge:
             batch, row_uid = batch.filter(~orphan), row_uid[~orphan]
         accepted = Accepted(batch, row_uid, message.producer, message.incarnation, record.offset, record.timestamp_ms)
         verdicts.accepted.append(accepted)
-        verdicts.bytes += record.size
+        verdicts.bytes += batch.nbytes
 
-    def _begin(self, record: Record, name: str, incarnation: int, verdicts: Verdicts) -> _Producer:
+    def _begin_unless_repeated(self, record: Record, message: Message, verdicts: Verdicts) -> None:
+        """Begin an incarnation, but not with another copy of the begin record of the one that runs.
+
+        A begin record whose acknowledgement was lost is sent again, and the first copy may come last. Which of them
+        the producer took for its incarnation is told by its messages.
+        """
+        producer = self._producers.get(message.producer)
+        if producer is not None and producer.start == message.start:
+            self.counters["begins_repeated"] += 1
+            return
+        self._begin(record, message.producer, message.incarnation, message.start, verdicts)
+
+    def _begin(self, record: Record, name: str, incarnation: int, start: str, verdicts: Verdicts) -> _Producer:
         older = self._producers.get(name)
         if older is not None:
             self._abort(record, older, AbortReason.RESTARTED, verdicts)
-        self._producers[name] = _Producer(incarnation, 0, self._clock_ms)
+        self._producers[name] = _Producer(incarnation, 0, self._clock_ms, start)
         return self._producers[name]
 
     def _newest(self, record: Record, message: Message, verdicts: Verdicts) -> _Producer:
@@ -230,7 +256,8 @@ class Judge:
         producer = self._producers.get(message.producer)
         if producer is None or message.incarnation > producer.incarnation:
             # Its begin record was quarantined or lost with the log's beginning; the incarnation speaks for itself.
-            return self._begin(record, message.producer, message.incarnation, verdicts)
+            start = producer.start if producer else ""
+            return self._begin(record, message.producer, message.incarnation, start, verdicts)
         return producer
 
     def _end(self, record: Record, message: Message, verdicts: Verdicts) -> None:
@@ -261,21 +288,25 @@ class Judge:
         self._timestamp_ms = record.timestamp_ms
 
     def _expire(self, record: Record, verdicts: Verdicts) -> None:
-        for producer in self._producers.values():
+        if self._clock_ms < self._next_expiry_ms:
+            return
+        with_open = [producer for producer in self._producers.values() if len(producer.open_uids())]
+        for producer in with_open:
             if self._clock_ms - producer.seen_ms >= self._idle_limit_ms:
                 self._abort(record, producer, AbortReason.IDLE, verdicts)
+        # Nobody is seen earlier than now from here on: until this passes there is no need to look at anyone.
+        seen = [producer.seen_ms for producer in with_open if len(producer.open_uids())]
+        self._next_expiry_ms = min(seen, default=self._clock_ms) + self._idle_limit_ms
 
     def _restored(self, entry: ProducerEntry) -> _Producer:
-        producer = _Producer(entry.incarnation, entry.sequence, entry.seen_ms)
-        if entry.envs.env:
-            env = np.array(entry.envs.env)
-            producer.reserve(int(env.max()) + 1)
-            producer.episode[env] = entry.envs.episode
-            producer.chunk[env] = entry.envs.chunk
-            producer.step[env] = entry.envs.step
-            is_open = env[producer.chunk[env] > 0]
-            producer.uid[is_open] = self._next_uid + np.arange(len(is_open))
-            self._next_uid += len(is_open)
+        producer = _Producer(entry.incarnation, entry.sequence, entry.seen_ms, entry.start)
+        envs = entry.envs
+        producer.env, producer.episode, producer.chunk, producer.step = (
+            np.array(column, np.int64) for column in (envs.env, envs.episode, envs.chunk, envs.step)
+        )
+        is_open = producer.chunk > 0
+        producer.uid = np.where(is_open, self._next_uid + np.cumsum(is_open) - 1, _NONE)
+        self._next_uid += int(is_open.sum())
         return producer
 
 
@@ -288,9 +319,8 @@ def _check_episodes(producer: _Producer, batch: pa.RecordBatch, sequence: int) -
     if sequence < producer.sequence:
         return
     env, episode, chunk, step = (fixed(batch, name) for name in ("env", "episode", "chunk", "first_step"))
-    producer.reserve(int(env.max()) + 1)
     head = np.flatnonzero(np.append(True, env[1:] != env[:-1]))
-    at = env[head]
+    at = producer.at(env[head])
     wrong = (chunk[head] == 0) & (episode[head] <= producer.episode[at])
     if sequence == producer.sequence:
         follows = (
@@ -301,18 +331,18 @@ def _check_episodes(producer: _Producer, batch: pa.RecordBatch, sequence: int) -
         wrong |= (producer.uid[at] != _NONE) & ~follows
     if wrong.any():
         first = int(wrong.argmax())
-        what = f"env {at[first]}, episode {episode[head][first]}, chunk {chunk[head][first]}"
+        what = f"env {env[head][first]}, episode {episode[head][first]}, chunk {chunk[head][first]}"
         raise RejectedError("rows", f"{what} does not follow the env's episode {producer.episode[at[first]]}")
 
 
 def _entry(producer: _Producer) -> ProducerEntry:
-    env = np.flatnonzero(producer.episode != _NONE)
-    is_open = producer.uid[env] != _NONE
+    known = producer.episode != _NONE
+    is_open = producer.uid != _NONE
     columns = (
-        env,
-        producer.episode[env],
-        np.where(is_open, producer.chunk[env], 0),
-        np.where(is_open, producer.step[env], 0),
+        producer.env,
+        producer.episode,
+        np.where(is_open, producer.chunk, 0),
+        np.where(is_open, producer.step, 0),
     )
-    envs = Envs(*(column.tolist() for column in columns))
-    return ProducerEntry(producer.incarnation, producer.sequence, producer.seen_ms, envs)
+    envs = Envs(*(column[known].tolist() for column in columns))
+    return ProducerEntry(producer.incarnation, producer.sequence, producer.seen_ms, producer.start, envs)

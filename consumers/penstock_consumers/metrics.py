@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter as Counts
 from typing import TYPE_CHECKING
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
@@ -16,12 +15,13 @@ if TYPE_CHECKING:
     from penstock_consumers.partition import Committed
 
 _PREFIX = "penstock_consumer"
-_CLASSES = {
-    "messages": "Messages by what they were and what became of them; read is valid and quarantined.",
-    "rows": "Chunk rows judged, by what became of them; read is their sum, but for those of open episodes.",
-    "steps": "Steps judged, by what became of them; read is their sum, but for those of open episodes.",
+_UNITS = {
+    "rows": "Chunk rows by what became of them.",
+    "steps": "Steps by what became of them.",
     "episodes": "Episodes stored: ended of themselves, or aborted.",
 }
+_OUTCOMES = ("ended", "aborted", "duplicate", "orphan", "superseded")
+_KINDS = ("begin", "chunks", "end", "tick", "quarantined")
 
 
 class ConsumerMetrics:
@@ -30,16 +30,27 @@ class ConsumerMetrics:
     def __init__(self, registry: CollectorRegistry) -> None:
         build_info(registry, "consumer")
         self._statistics = EpisodeStatistics(registry, _PREFIX)
-        self._classes = {
-            unit: Counter(f"{_PREFIX}_{unit}", meaning, ["outcome"], registry=registry)
-            for unit, meaning in _CLASSES.items()
+
+        def counter(name: str, meaning: str, *labels: str) -> Counter:
+            return Counter(f"{_PREFIX}_{name}", meaning, labels, registry=registry)
+
+        messages = counter("messages", "Messages judged, by their kind; quarantined is one.", "kind")
+        dropped = counter("messages_dropped", "Valid messages of chunks that were not new, by why.", "reason")
+        # By the name under which a partition counts it.
+        self._counters = {
+            "gaps": counter("gaps", "Jumps in a producer's sequence: messages that never reached the log."),
+            "messages_missing": counter("messages_missing", "Messages that never reached the log."),
+            "offsets_lost": counter("offsets_lost", "Offsets that the log had deleted before they were read."),
+            "rows_read": counter("rows_read", "Chunk rows read; they become one of rows_total, or are open."),
+            "steps_read": counter("steps_read", "Steps read; they become one of steps_total, or are open."),
+            **{f"messages_{kind}": messages.labels(kind) for kind in _KINDS},
+            **{f"messages_{reason}": dropped.labels(reason) for reason in ("duplicate", "superseded")},
         }
-        self._gaps = Counter(
-            f"{_PREFIX}_gaps", "Jumps in a producer's sequence: messages that never reached the log.", registry=registry
-        )
-        self._lost = Counter(
-            f"{_PREFIX}_offsets_lost", "Offsets that the log had deleted before they were read.", registry=registry
-        )
+        for unit, meaning in _UNITS.items():
+            outcomes = counter(unit, meaning, "outcome")
+            for outcome in _OUTCOMES[:2] if unit == "episodes" else _OUTCOMES:
+                self._counters[f"{unit}_{outcome}"] = outcomes.labels(outcome)
+        self._read_bytes = counter("read_bytes", "Bytes of messages read, headers included.")
         self._bytes = Counter(
             f"{_PREFIX}_segment_bytes", "Bytes of segments of whole episodes written.", registry=registry
         )
@@ -47,7 +58,9 @@ class ConsumerMetrics:
             f"{_PREFIX}_commit_seconds", "Time that a commit took.", buckets=SECONDS, registry=registry
         )
         self._fenced = Counter(
-            f"{_PREFIX}_fenced", "Commits lost to another consumer: this one's work was discarded.", registry=registry
+            f"{_PREFIX}_commits_fenced",
+            "Commits lost to another consumer: this one's work was discarded.",
+            registry=registry,
         )
         self._lag = Gauge(
             f"{_PREFIX}_lag_offsets",
@@ -66,20 +79,14 @@ class ConsumerMetrics:
             f"{_PREFIX}_policy_version", "The newest policy version that ended a stored episode.", registry=registry
         )
 
+    def read(self, size: int) -> None:
+        """Messages were read."""
+        self._read_bytes.inc(size)
+
     def counted(self, now: Mapping[str, int], before: Mapping[str, int]) -> None:
         """A partition's counters went from `before` to `now`."""
-        grown = Counts(now)
-        grown.subtract(before)
-        for name, amount in grown.items():
-            unit, _, outcome = name.partition("_")
-            if amount <= 0:
-                continue
-            if name == "gaps":
-                self._gaps.inc(amount)
-            elif name == "offsets_lost":
-                self._lost.inc(amount)
-            else:
-                self._classes[unit].labels(outcome).inc(amount)
+        for name, counter in self._counters.items():
+            counter.inc(now.get(name, 0) - before.get(name, 0))
 
     def committed(self, committed: Committed, seconds: float) -> None:
         """A commit was made."""

@@ -13,7 +13,7 @@ from penstock_consumers.store.bucket import open_bucket
 from penstock_consumers.store.commits import Limits
 from penstock_consumers.store.replay_store import ReplayStore
 from penstock_consumers.worker import Cadence, Worker
-from penstock_schemas.errors import LogUnavailableError, TopicError
+from penstock_schemas.errors import LogUnavailableError, RecoverableError, TopicError
 from penstock_schemas.log.kafka import KafkaLog
 from penstock_schemas.service import Endpoint, Health
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 _LOG = logging.getLogger(__name__)
 _BEAT_LIMIT_SECONDS = 120.0
-_TOPIC_SECONDS = 1.0
+_AGAIN_SECONDS = 1.0
 
 
 def serve(settings: ConsumerSettings, stop: threading.Event) -> None:
@@ -48,11 +48,30 @@ def consume(
 ) -> None:
     """Read the stream's topic into the store until `stop`."""
     bucket = open_bucket(settings.store)
-    topic = _topic(settings, log, health, stop)
-    if topic is None:
-        return
-    store = ReplayStore(bucket, settings.stream, topic)
-    health.ready("store")
+    while not stop.is_set():
+        topic = _topic(settings, log, health, stop)
+        if topic is None:
+            return
+        store = ReplayStore(bucket, settings.stream, topic)
+        health.ready("store")
+        try:
+            _work(settings, log, store, metrics, health, stop)
+        except RecoverableError as error:
+            _LOG.warning("leaving the group, and joining it anew: %s", error)
+            health.unready("log", str(error))
+            health.beat()
+            stop.wait(_AGAIN_SECONDS)
+
+
+def _work(
+    settings: ConsumerSettings,
+    log: Log,
+    store: ReplayStore,
+    metrics: ConsumerMetrics,
+    health: Health,
+    stop: threading.Event,
+) -> None:
+    """Be a member of the group until `stop`, or until something goes wrong."""
     log.create(settings.dead_letter_topic)
     worker = Worker(
         log,
@@ -65,10 +84,15 @@ def consume(
         clock=time.monotonic,
         wall=time.time,
     )
-    health.ready("log")
-    while not stop.is_set():
-        worker.run_once()
-        health.beat()
+    try:
+        while not stop.is_set():
+            worker.run_once()
+            health.beat()
+            if worker.joined:
+                health.ready("log")
+    except BaseException:
+        worker.abandon()
+        raise
     worker.close()
     _LOG.info("left the group")
 
@@ -82,7 +106,7 @@ def _topic(settings: ConsumerSettings, log: Log, health: Health, stop: threading
             _LOG.warning("waiting for the stream's topic: %s", error)
             health.unready("log", str(error))
             health.beat()
-            if stop.wait(_TOPIC_SECONDS):
+            if stop.wait(_AGAIN_SECONDS):
                 return None
             continue
         if not topic.log_append_time:

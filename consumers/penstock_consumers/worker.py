@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import logging
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from penstock_consumers.dead_letters import DeadLetters
 from penstock_consumers.partition import Partition, record_digest
-from penstock_schemas.errors import FencedError, LogUnavailableError, TopicError
+from penstock_schemas.errors import FencedError, LogUnavailableError, PenstockError, TopicError
 from penstock_schemas.messages import encode_tick
 
 if TYPE_CHECKING:
@@ -49,6 +50,9 @@ class _Held:
 class Worker:
     """Reads the partitions that the group gives it, and commits what it read.
 
+    Crash-only: whatever it raises, `abandon` it and make a new one. `joined` tells whether the group has given it its
+    share, which may be none.
+
     Its clocks (`clock`: monotonic; `wall`: since the epoch; both in seconds) decide when it commits and when it ticks,
     never what is stored.
     """
@@ -77,6 +81,7 @@ class Worker:
         self._appender = log.appender()
         self._dead_letters = DeadLetters(self._appender, dead_letter_topic, store.topic.topic_id)
         self._held: dict[int, _Held] = {}
+        self.joined = False
         self._next_lag = 0.0
         self._group: GroupReader = log.group(self._topic, group, self)
 
@@ -105,11 +110,20 @@ class Worker:
 
     def close(self) -> None:
         """Commit what was read, and leave the group."""
-        self._group.close()
-        self._appender.close()
+        try:
+            self._group.close()
+        finally:
+            self._appender.close()
+
+    def abandon(self) -> None:
+        """Leave the group without a commit; whoever holds the partitions next reads again what was not committed."""
+        self.lost(self.partitions)
+        with suppress(PenstockError):
+            self.close()
 
     def assigned(self, partitions: Sequence[int]) -> dict[int, int]:
         """Load partitions from the store; the group's own offsets are never asked for."""
+        self.joined = True
         for number in partitions:
             self._hold(number)
         _LOG.info("holds the partitions %s", list(self.partitions))
@@ -130,6 +144,7 @@ class Worker:
 
     def _take(self, records: Sequence[Record]) -> None:
         now = self._clock()
+        self._metrics.read(sum(record.size for record in records))
         reloaded: set[int] = set()
         for record in records:
             held = self._held.get(record.partition)
@@ -158,9 +173,6 @@ class Worker:
             _LOG.warning("%s", error)
             self._metrics.fenced()
             return False
-        except LogUnavailableError as error:
-            _LOG.warning("partition %d: its commit waits for the dead-letter topic: %s", number, error)
-            return True
         held.dirty_since = None
         if committed is not None:
             self._metrics.committed(committed, self._clock() - started)
@@ -172,7 +184,12 @@ class Worker:
     def _hold(self, number: int) -> None:
         partition = self._load(number)
         found = partition.commit_found
-        self._held[number] = _Held(partition, self._clock(), counted=dict(found.counters) if found else {})
+        self._held[number] = _Held(
+            partition,
+            self._clock(),
+            timestamp_ms=found.last.timestamp_ms if found and found.last else 0,
+            counted=dict(found.counters) if found else {},
+        )
 
     def _reload(self, number: int) -> None:
         self._hold(number)
@@ -239,9 +256,8 @@ class Worker:
 
     def _measure_lag(self) -> None:
         for number, held in self._held.items():
-            try:
-                _, end = self._group.bounds(number)
-            except LogUnavailableError:
+            end = self._group.end(number)
+            if end is None:
                 continue
             behind = end > held.partition.high_water
             seconds = max(self._wall() - held.timestamp_ms / 1000, 0.0) if behind and held.timestamp_ms else 0.0

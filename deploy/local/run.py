@@ -8,6 +8,7 @@ At the end everything is drained and the store is verified against the log.
 from __future__ import annotations
 
 import argparse
+import fcntl
 import json
 import os
 import shutil
@@ -15,7 +16,7 @@ import sys
 import time
 import uuid
 from collections import Counter
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -31,7 +32,7 @@ from penstock_consumers.store import commits
 from penstock_consumers.store.bucket import open_bucket
 from penstock_consumers.store_cli import format_report
 from penstock_consumers.verify import Report, verify
-from penstock_schemas.errors import PenstockError
+from penstock_schemas.errors import PenstockError, SettingsError
 from penstock_schemas.log.kafka import KafkaLog
 
 if TYPE_CHECKING:
@@ -48,6 +49,7 @@ _LINE_SECONDS = 5.0
 _START_SECONDS = 60.0
 _STOP_SECONDS = 30.0
 _DRAIN_SECONDS = 60.0
+_MARKER = ".penstock-run"
 _FIRST_SURENESS, _SURER = 0.5, 1.35
 
 
@@ -136,12 +138,15 @@ class Run:
                 for pod in victims:
                     pod.kill()
                     self.summary.kills.append(pod.name)
-            if now >= down_at + min(_DOWN_SECONDS, duration / 8) and not restarted:
+            if killed and not restarted and now >= down_at + min(_DOWN_SECONDS, duration / 8):
                 restarted = True
                 for pod in victims:
                     pod.start()
             down = self.summary.kills if killed and not restarted else ()
             self._check_alive([pod for pod in (*self._producers, *self._consumers) if pod.name not in down])
+        for pod in victims:
+            if not pod.running:
+                pod.start()
 
     def _await_steps(self, what: str) -> None:
         """Wait until every producer that runs has published a step."""
@@ -217,11 +222,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--folder", type=Path, default=Path("build/run"), help="where the run's files go")
     words = parser.parse_args(argv)
     console = Console()
-    shutil.rmtree(words.folder, ignore_errors=True)
-    words.folder.mkdir(parents=True)
     try:
         with ExitStack() as stack:
-            stack.callback(shutil.rmtree, words.folder / "kafka", ignore_errors=True)
+            stack.enter_context(own_folder(words.folder))
             given = os.environ.get("KAFKA_BOOTSTRAP_SERVERS")
             if given is None:
                 console.print("starting a local Kafka")
@@ -240,6 +243,34 @@ def main(argv: Sequence[str] | None = None) -> int:
     (words.folder / "summary.json").write_text(told + "\n")
     console.print_json(told)
     return 0 if summary.ok else 1
+
+
+@contextmanager
+def own_folder(folder: Path) -> Iterator[None]:
+    """Clear away what an earlier run left in a folder, and keep other runs out of it until this one has ended.
+
+    Raises `SettingsError` where another run is in it, or where it holds something that is no run's.
+    """
+    marker = folder / _MARKER
+    if folder.exists() and any(folder.iterdir()) and not marker.exists():
+        raise SettingsError(f"--folder {folder}: it holds something that no run has left: name another")
+    folder.mkdir(parents=True, exist_ok=True)
+    with marker.open("a") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            raise SettingsError(
+                f"--folder {folder}: another run is in it: wait for its end, or name another"
+            ) from error
+        for entry in folder.iterdir():
+            if entry.is_dir():
+                shutil.rmtree(entry)
+            elif entry != marker:
+                entry.unlink()
+        try:
+            yield
+        finally:
+            shutil.rmtree(folder / "kafka", ignore_errors=True)
 
 
 def _producer_flags(name: str) -> list[str]:

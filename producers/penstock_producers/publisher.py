@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import logging
 import threading
+import uuid
 import zlib
 from collections import deque
 from dataclasses import dataclass
@@ -69,7 +70,7 @@ def partition_for(producer: str, partitions: int) -> int:
 
 def chunk_bytes(spec: StreamSpec, max_message_bytes: int) -> int:
     """How many bytes of chunks fit into a message beside all its overhead."""
-    schema = len(encode_begin(spec, "").value or b"")
+    schema = len(encode_begin(spec, "", "").value or b"")
     return max_message_bytes - HEADER_BYTES - schema - _BUFFER_BYTES * _BUFFERS_PER_COLUMN * len(spec.schema)
 
 
@@ -114,7 +115,7 @@ class Publisher:
         self.incarnation = -1
 
     def __enter__(self) -> Self:
-        begin = encode_begin(self._spec, self._producer)
+        begin = encode_begin(self._spec, self._producer, uuid.uuid4().hex)
         try:
             self.incarnation = self._deliver(begin, self._while_waiting).offset
         except BaseException:

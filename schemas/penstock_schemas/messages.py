@@ -2,7 +2,7 @@
 
 | kind   | by       | value                   | headers beside the format and the kind                        |
 |--------|----------|-------------------------|---------------------------------------------------------------|
-| begin  | producer | the schema and no rows  | schema, producer                                              |
+| begin  | producer | the schema and no rows  | schema, producer, start                                       |
 | chunks | producer | the schema and one batch| schema, producer, incarnation, sequence; encoding and raw_size|
 | end    | producer | none                    | producer, incarnation, sequence, reason                       |
 | tick   | consumer | none                    |                                                               |
@@ -58,6 +58,7 @@ class Message:
     incarnation: int = -1
     sequence: int = -1
     reason: str = ""
+    start: str = ""
     spec: StreamSpec | None = None
     batch: pa.RecordBatch | None = None
 
@@ -72,15 +73,15 @@ class Encoded:
     @property
     def size(self) -> int:
         """Bytes on the wire, the log's own framing and the key left out."""
-        named = sum(len(name) + len(value) for name, value in self.headers)
+        named = sum(len(name) + len(value or b"") for name, value in self.headers)
         return len(self.value or b"") + named
 
 
-def encode_begin(spec: StreamSpec, producer: str) -> Encoded:
-    """Encode the record whose offset becomes the producer's incarnation."""
+def encode_begin(spec: StreamSpec, producer: str, start: str) -> Encoded:
+    """Encode the record whose offset becomes the producer's incarnation; `start` is unique to this start of it."""
     empty = pa.RecordBatch.from_pylist([], spec.schema)
-    headers = (*_kind(Kind.BEGIN), ("schema", spec.fingerprint), ("producer", producer.encode()))
-    return Encoded(to_ipc(empty), headers)
+    names = (("producer", producer.encode()), ("start", start.encode()))
+    return Encoded(to_ipc(empty), (*_kind(Kind.BEGIN), ("schema", spec.fingerprint), *names))
 
 
 def encode_chunks(
@@ -157,7 +158,7 @@ def decode(
     if kind is Kind.BEGIN:
         if batch.num_rows:
             raise RejectedError("rows", f"a begin record with {batch.num_rows} rows")
-        return Message(kind, producer, incarnation, sequence, spec=own)
+        return Message(kind, producer, incarnation, sequence, start=headers.text("start"), spec=own)
     if not batch.num_rows:
         raise RejectedError("rows", "a chunk message without rows")
     return Message(kind, producer, incarnation, sequence, spec=own, batch=batch)
@@ -243,7 +244,11 @@ class _Headers:
     """A record's headers, read by name; each may stand once."""
 
     def __init__(self, headers: Headers) -> None:
-        self._values = dict(headers)
+        self._values: dict[str, bytes] = {}
+        for name, value in headers:
+            if value is None:
+                raise RejectedError("headers", f"header {name[:_MAX_NAME]!r} is null")
+            self._values[name] = value
         if len(self._values) != len(headers):
             raise RejectedError("headers", "a header stands twice")
 

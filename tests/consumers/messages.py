@@ -7,6 +7,7 @@ mix-up of rows shows.
 from __future__ import annotations
 
 import hashlib
+import uuid
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -156,7 +157,7 @@ class ScriptedProducer:
 
     def begin(self) -> int:
         """Begin an incarnation; gives its number."""
-        self.incarnation = self.append(encode_begin(self.spec, self.name)).offset
+        self.incarnation = self.append(encode_begin(self.spec, self.name, uuid.uuid4().hex)).offset
         self.sequence = 0
         return self.incarnation
 

@@ -1,20 +1,34 @@
 from __future__ import annotations
 
+import errno
 import os
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import obstore.exceptions
 import pyarrow as pa
 import pytest
+from obstore.store import S3Store
 
 from penstock_consumers.store.bucket import create_once, open_bucket
+from penstock_consumers.store.objects import Objects
 from penstock_schemas.errors import StoreError
 from tests.consumers.messages import WrappedBucket
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from penstock_consumers.store.bucket import Bucket
+
+# Each operation, and how a failure names it.
+OPERATIONS: dict[str, tuple[Callable[[Bucket], object], str]] = {
+    "create": (lambda bucket: bucket.create("a/1", b"x"), "write 'a/1'"),
+    "put": (lambda bucket: bucket.put("a/1", b"x"), "write 'a/1'"),
+    "read": (lambda bucket: bucket.read("a/1"), "read 'a/1'"),
+    "list": (lambda bucket: list(bucket.list("a/")), "list 'a/'"),
+}
 
 
 @pytest.fixture(params=["folder", "file-url", "memory"])
@@ -112,6 +126,62 @@ def test_a_file_system_without_links_is_refused(tmp_path: Path, monkeypatch: pyt
     with pytest.raises(StoreError, match=rf"store '{tmp_path / 'store'}': its file system has no hard links"):
         bucket.create("commits/1", b"x")
     assert list((tmp_path / "store" / "commits").iterdir()) == []
+
+
+@pytest.mark.parametrize("operation", OPERATIONS)
+def test_what_fails_in_a_folder_is_named(operation: str, tmp_path: Path) -> None:
+    store = tmp_path / "store"
+    store.write_bytes(b"a file where the folder is to be")
+    do, named = OPERATIONS[operation]
+    with pytest.raises(StoreError, match=rf"^store '{store}': cannot {named}: .*; check ") as failed:
+        do(open_bucket(store))
+    assert isinstance(failed.value.__cause__, OSError)
+
+
+@pytest.mark.parametrize("operation", OPERATIONS)
+def test_what_fails_in_an_object_store_is_named_without_secrets(operation: str) -> None:
+    unreachable = S3Store(
+        "bucket",
+        endpoint="http://127.0.0.1:9",
+        region="us-east-1",
+        skip_signature=True,
+        client_options={"allow_http": True},
+        retry_config={"max_retries": 0},
+    )
+    do, named = OPERATIONS[operation]
+    with pytest.raises(StoreError, match=rf"^store 's3://bucket/path': cannot {named}: .*127.*; check ") as failed:
+        do(Objects(unreachable, "s3://user:secret@bucket/path?token=secret"))
+    assert "\n" not in str(failed.value)
+    assert "secret" not in str(failed.value)
+    assert isinstance(failed.value.__cause__, obstore.exceptions.GenericError)
+
+
+@pytest.mark.parametrize("operation", ["create", "put"])
+def test_a_full_disk_is_named_and_not_filled_further(
+    operation: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "a").mkdir()
+
+    def fsync(_: int) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(os, "fsync", fsync)
+    do, named = OPERATIONS[operation]
+    with pytest.raises(StoreError, match=rf"cannot {named}: .*No space left on device; check "):
+        do(open_bucket(tmp_path))
+    assert list((tmp_path / "a").iterdir()) == []
+
+
+def test_a_link_that_fails_for_another_reason_is_not_laid_to_the_file_system(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def link(*_: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(os, "link", link)
+    with pytest.raises(StoreError, match=r"cannot write 'a/1': .*No space left on device; check "):
+        open_bucket(tmp_path).create("a/1", b"x")
+    assert list((tmp_path / "a").iterdir()) == []
 
 
 def test_an_object_is_synced_before_it_has_its_name_and_its_folder_after(

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from penstock_consumers.replay import snapshot
 from penstock_consumers.store import commits, layout
 from penstock_consumers.store.bucket import open_bucket
 from penstock_consumers.store.commits import (
@@ -18,7 +19,7 @@ from penstock_consumers.store.commits import (
     SegmentEntry,
 )
 from penstock_schemas.errors import CorruptStoreError, FencedError, StoreFormatError
-from tests.consumers.messages import WrappedBucket
+from tests.consumers.messages import SPEC, WrappedBucket
 
 if TYPE_CHECKING:
     from penstock_consumers.store.bucket import Bucket
@@ -34,7 +35,7 @@ FULL = Commit(
     log_clock_ms=99,
     limits=Limits(1, 2, 3),
     producers={
-        "producer-0": ProducerEntry(5, 6, 7, Envs([0, 4], [1, 2], [3, 4], [50, 60])),
+        "producer-0": ProducerEntry(5, 6, 7, "start", Envs([0, 4], [1, 2], [3, 4], [50, 60])),
         "über": ProducerEntry(1, 0, 0),
     },
     counters={"rows_read": 1 << 40},
@@ -94,8 +95,40 @@ def test_a_commit_that_does_not_read_is_named(data: bytes) -> None:
 def test_names_sort_as_numbers_do() -> None:
     names = [layout.commit(0, number) for number in (9, 10, 99, 100, 12_345)]
     assert names == sorted(names)
-    assert [layout.commit_number(name) for name in names] == [9, 10, 99, 100, 12_345]
-    assert layout.partition_of(layout.commit(7, 1)) == 7
+    assert [layout.commit_named(name) for name in names] == [(0, number) for number in (9, 10, 99, 100, 12_345)]
+    assert layout.commit_named(layout.commit(123_456, 10**13)) == (123_456, 10**13)
+
+
+# What backups, desktops and people leave in a store.
+STRAY = (
+    "commits/00003/000000000009.json.bak",
+    "commits/00003/000000000009.json~",
+    "commits/00003/Thumbs.db",
+    "commits/00003/9.json",
+    "commits/00003/kept/000000000009.json",
+    "commits/notanumber/000000000000.json",
+    "commits/notanumber/README",
+    "commits/000000000009.json",
+    "commits/README",
+)
+
+
+@pytest.mark.parametrize("name", STRAY)
+def test_what_is_no_commit_does_not_hide_the_newest(name: str) -> None:
+    bucket = open_bucket("memory://")
+    make_history(bucket, 5)
+    bucket.put(name, b"stray")
+    found = commits.newest(bucket, 3)
+    assert found is not None
+    assert found.number == 4
+
+
+@pytest.mark.parametrize("name", STRAY)
+def test_a_snapshot_passes_over_what_is_no_commit(name: str) -> None:
+    bucket = open_bucket("memory://")
+    commits.create(bucket, numbered(0), Live())
+    bucket.put(name, b"stray")
+    assert snapshot.take(bucket, SPEC).numbers == {3: 0}
 
 
 def test_the_newest_commit_is_found() -> None:

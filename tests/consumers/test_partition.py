@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import random
+import uuid
 from collections import Counter
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
@@ -257,7 +258,7 @@ class RandomProducer(ScriptedProducer):
 
     def begin_unheard(self) -> int:
         """Begin with a record that nobody can read; its offset counts all the same."""
-        begin = encode_begin(self.spec, self.name)
+        begin = encode_begin(self.spec, self.name, uuid.uuid4().hex)
         self.incarnation = self.append(replace(begin, value=(begin.value or b"")[:-40])).offset
         self.reset()
         return self.incarnation
@@ -588,7 +589,9 @@ def test_a_commit_names_where_it_stands() -> None:
     assert (commit.high_water, commit.limits) == (10, LIMITS)
     assert (commit.topic_id, commit.cluster_id) == (topic.topic_id, topic.cluster_id)
     assert commit.last == commits.LastRecord(9, last.timestamp_ms, record_digest(last))
-    assert commit.producers["producer-0"] == commits.ProducerEntry(9, 0, 0)
+    start = dict(records(log)[9].headers)["start"]
+    assert start
+    assert commit.producers["producer-0"] == commits.ProducerEntry(9, 0, 0, start.decode())
 
 
 def test_an_open_segment_lives_until_the_last_of_its_episodes_ends() -> None:

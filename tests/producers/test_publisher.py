@@ -201,7 +201,7 @@ def test_a_lost_acknowledgement_of_the_begin_makes_a_later_incarnation() -> None
 
 
 def test_a_refusal_for_good_reaches_the_loop() -> None:
-    begin = encode_begin(SPEC, "pod-0").size
+    begin = encode_begin(SPEC, "pod-0", "0" * 32).size
     log = MemoryLog(max_message_bytes=begin + 200)
     log.create(TOPIC)
     source, observer = Source(100), Observer()

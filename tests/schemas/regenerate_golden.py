@@ -54,7 +54,7 @@ POLICY = PolicyRecord(
 def records() -> dict[str, Encoded]:
     """Encode every golden record, by the name of its file."""
     return {
-        "begin": encode_begin(SPEC, "pod-0"),
+        "begin": encode_begin(SPEC, "pod-0", "a-start"),
         "chunks": encode_chunks(SPEC, BATCH, producer="pod-0", incarnation=4, sequence=6),
         "chunks-zstd": encode_chunks(SPEC, BATCH, producer="pod-0", incarnation=4, sequence=6, encoding="zstd"),
         "end": encode_end(producer="pod-0", incarnation=4, sequence=7, reason="stopped"),

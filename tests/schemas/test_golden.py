@@ -50,7 +50,7 @@ def test_the_fingerprint_stays() -> None:
 
 
 def test_the_begin_reads() -> None:
-    assert decode(read("begin"), None) == Message(Kind.BEGIN, "pod-0", OFFSET, 0, spec=SPEC)
+    assert decode(read("begin"), None) == Message(Kind.BEGIN, "pod-0", OFFSET, 0, start="a-start", spec=SPEC)
 
 
 @pytest.mark.parametrize("name", ["chunks", "chunks-zstd"])

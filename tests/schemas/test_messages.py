@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 OFFSET = 40
 SPEC = stream(Box((2,), np.dtype(np.float32)), extras=[Column("logits", (3,), np.dtype(np.float16))])
 BATCH = make_batch(SPEC, [Row(seed=3), Row(env=1, chunk=2, first_step=5)])
-BEGIN = encode_begin(SPEC, "pod-0")
+BEGIN = encode_begin(SPEC, "pod-0", "a-start")
 CHUNKS = encode_chunks(SPEC, BATCH, producer="pod-0", incarnation=7, sequence=3)
 ZSTD = encode_chunks(SPEC, BATCH, producer="pod-0", incarnation=7, sequence=3, encoding="zstd")
 END = encode_end(producer="pod-0", incarnation=7, sequence=4, reason="stopped")
@@ -85,7 +85,7 @@ def ipc(
 @pytest.mark.parametrize("spec", [SPEC, None], ids=["known", "learned"])
 def test_a_begin_returns(spec: StreamSpec | None) -> None:
     message = decode(record(BEGIN), spec)
-    assert message == Message(Kind.BEGIN, "pod-0", OFFSET, 0, spec=SPEC)
+    assert message == Message(Kind.BEGIN, "pod-0", OFFSET, 0, start="a-start", spec=SPEC)
 
 
 @pytest.mark.parametrize("encoding", [None, "zstd"])

@@ -93,9 +93,8 @@ def existing(bucket: Bucket) -> manifest.Manifest:
 def _listed(bucket: Bucket) -> dict[int, int]:
     """The highest commit number that a listing shows, by partition."""
     last: dict[int, int] = {}
-    for name in bucket.list(layout.COMMITS):
-        partition = layout.partition_of(name)
-        last[partition] = max(last.get(partition, 0), layout.commit_number(name))
+    for partition, number in filter(None, map(layout.commit_named, bucket.list(layout.COMMITS))):
+        last[partition] = max(last.get(partition, 0), number)
     return last
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 from urllib.parse import unquote, urlsplit
@@ -9,13 +10,16 @@ from urllib.parse import unquote, urlsplit
 from penstock_schemas.errors import StoreError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Iterator
 
     import pyarrow as pa
 
 
 class Bucket(Protocol):
-    """Named objects; names are relative, their parts joined by slashes."""
+    """Named objects; names are relative, their parts joined by slashes.
+
+    Each operation raises `StoreError` where the storage below it fails, naming the bucket and the object.
+    """
 
     @property
     def url(self) -> str:
@@ -69,6 +73,32 @@ def open_bucket(url: str | Path) -> Bucket:
         cause = error if shown == url else None
         detail = str(error).partition("\n")[0] if cause else type(error).__name__
         raise StoreError(f"store {shown!r}: cannot be opened: {detail}") from cause
+
+
+@contextmanager
+def failures_named(
+    url: str,
+    doing: str,
+    name: str,
+    *,
+    kinds: tuple[type[Exception], ...] = (OSError,),
+    answers: tuple[type[Exception], ...] = (),
+) -> Iterator[None]:
+    """Raise what the storage raises as a `StoreError` that says which store failed, at what.
+
+    `url` carries no credentials; `kinds` are the errors of the storage, and `answers` those among them that tell
+    the caller something, and go through as they are.
+    """
+    try:
+        yield
+    except answers:
+        raise
+    except kinds as error:
+        detail = str(error).partition("\n")[0]
+        raise StoreError(
+            f"store {url!r}: cannot {doing} {name!r}: {detail}; check that the store is reachable, has room, "
+            "and permits it"
+        ) from error
 
 
 def public(url: str) -> str:

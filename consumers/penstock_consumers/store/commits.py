@@ -69,11 +69,16 @@ class Envs:
 
 @dataclass(frozen=True, slots=True)
 class ProducerEntry:
-    """What is known of a producer: its incarnation, the sequence number expected next, when it was last seen."""
+    """What is known of a producer.
+
+    Its incarnation, the sequence number expected next, the log's clock when it was last seen, and the identity of its
+    begin record, by which copies of that are known.
+    """
 
     incarnation: int
     sequence: int
     seen_ms: int
+    start: str = ""
     envs: Envs = field(default_factory=Envs)
 
 
@@ -147,8 +152,8 @@ def newest(bucket: Bucket, partition: int, *, after: int = -1) -> Commit | None:
     """
     number = after
     if after < 0:
-        listed = [layout.commit_number(name) for name in bucket.list(layout.commits(partition))]
-        number = max(listed, default=0) - 1
+        listed = (layout.commit_named(name) for name in bucket.list(layout.commits(partition)))
+        number = max((at for _, at in filter(None, listed)), default=0) - 1
     found: Commit | None = None
     while True:
         number += 1

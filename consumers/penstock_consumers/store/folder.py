@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import uuid
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
+from penstock_consumers.store.bucket import failures_named
 from penstock_schemas.errors import StoreError
 
 if TYPE_CHECKING:
@@ -16,6 +18,8 @@ if TYPE_CHECKING:
 
 
 _TEMPORARY = "."
+# How file systems say that they have no hard links.
+_NO_LINKS = {errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS}
 
 
 class Folder:
@@ -35,48 +39,60 @@ class Folder:
         Raises `StoreError` on a file system without hard links.
         """
         path = self._root / name
-        temporary = self._write(path, [data])
-        try:
-            os.link(temporary, path)
-        except FileExistsError:
-            return False
-        except OSError as error:
-            raise StoreError(f"store {self.url!r}: its file system has no hard links ({error}): use another") from error
-        finally:
-            temporary.unlink()
-        _sync(path.parent)
+        with failures_named(self.url, "write", name):
+            temporary = self._write(path, [data])
+            try:
+                os.link(temporary, path)
+            except FileExistsError:
+                return False
+            except OSError as error:
+                if error.errno not in _NO_LINKS:
+                    raise
+                raise StoreError(
+                    f"store {self.url!r}: its file system has no hard links ({error}): use another"
+                ) from error
+            finally:
+                temporary.unlink()
+            _sync(path.parent)
         return True
 
     def put(self, name: str, *pieces: bytes | pa.Buffer) -> None:
         """Write an object by a rename of a synced temporary file."""
         path = self._root / name
-        self._write(path, pieces).rename(path)
-        _sync(path.parent)
+        with failures_named(self.url, "write", name):
+            self._write(path, pieces).rename(path)
+            _sync(path.parent)
 
     def read(self, name: str) -> pa.Buffer:
         """Map an object into memory."""
         path = self._root / name
-        if path.stat().st_size == 0:
-            return pa.py_buffer(b"")
-        with pa.memory_map(str(path)) as mapped:
-            return mapped.read_buffer()
+        with failures_named(self.url, "read", name, answers=(FileNotFoundError,)):
+            if path.stat().st_size == 0:
+                return pa.py_buffer(b"")
+            with pa.memory_map(str(path)) as mapped:
+                return mapped.read_buffer()
 
     def list(self, prefix: str) -> Iterator[str]:
         """Name the objects below a prefix; unfinished temporary files are none."""
-        top = self._root / prefix
-        for folder, _, files in os.walk(top):
-            for file in files:
-                if not file.startswith(_TEMPORARY):
-                    yield os.path.relpath(os.path.join(folder, file), self._root).replace(os.sep, "/")  # noqa: PTH118  (faster than Path, over many)
+        with failures_named(self.url, "list", prefix):
+            for folder, _, files in os.walk(self._root / prefix, onerror=_raise_unless_absent):
+                for file in files:
+                    if not file.startswith(_TEMPORARY):
+                        yield os.path.relpath(os.path.join(folder, file), self._root).replace(os.sep, "/")  # noqa: PTH118  (faster than Path, over many)
 
     def _write(self, path: Path, pieces: Sequence[bytes | pa.Buffer]) -> Path:
         self._make(path.parent)
         temporary = path.parent / f"{_TEMPORARY}{path.name}.{uuid.uuid4().hex}"
-        with temporary.open("xb") as file:
-            for piece in pieces:
-                file.write(piece)
-            file.flush()
-            os.fsync(file.fileno())
+        try:
+            with temporary.open("xb") as file:
+                for piece in pieces:
+                    file.write(piece)
+                file.flush()
+                os.fsync(file.fileno())
+        except OSError:
+            # A consumer that is started again and again must not fill a full disk further.
+            temporary.unlink(missing_ok=True)
+            raise
         return temporary
 
     def _make(self, folder: Path) -> None:
@@ -85,6 +101,12 @@ class Folder:
         self._make(folder.parent)
         folder.mkdir(exist_ok=True)
         _sync(folder.parent)
+
+
+def _raise_unless_absent(error: OSError) -> None:
+    """Take a folder that is absent for empty; one that does not read must not pass for it."""
+    if not isinstance(error, FileNotFoundError):
+        raise error
 
 
 def _sync(folder: Path) -> None:

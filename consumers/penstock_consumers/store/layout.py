@@ -9,12 +9,16 @@
 
 from __future__ import annotations
 
+import re
 import uuid
 
 FORMAT = 1
 MANIFEST = "store.json"
 COMMITS = "commits/"
 POLICIES = "policies/"
+
+_COMMIT = re.compile(r"commits/(?P<partition>[0-9]{5,})/(?P<number>[0-9]{12,})\.json")
+_POLICY = re.compile(r"policies/(?P<version>[0-9]{12,})-[0-9a-f]{64}\.safetensors")
 
 
 def commits(partition: int) -> str:
@@ -27,13 +31,20 @@ def commit(partition: int, number: int) -> str:
     return f"{commits(partition)}{number:012d}.json"
 
 
-def commit_number(name: str) -> int:
-    """The number in a commit's name."""
-    return int(name.rpartition("/")[2].removesuffix(".json"))
+def commit_named(name: str) -> tuple[int, int] | None:
+    """The partition and the number in a commit's name; None where the name is no commit's."""
+    found = _COMMIT.fullmatch(name)
+    return (int(found["partition"]), int(found["number"])) if found else None
+
+
+def policy_version(name: str) -> int | None:
+    """The version in the name of a policy's weights; None where the name is no policy's."""
+    found = _POLICY.fullmatch(name)
+    return int(found["version"]) if found else None
 
 
 def partition_of(name: str) -> int:
-    """The partition in the name of a commit or a segment."""
+    """The partition in the name of a segment."""
     return int(name.split("/")[1])
 
 

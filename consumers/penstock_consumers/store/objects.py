@@ -6,13 +6,14 @@ from typing import TYPE_CHECKING
 
 import obstore
 import pyarrow as pa
-from obstore.exceptions import AlreadyExistsError
+from obstore.exceptions import AlreadyExistsError, BaseError
 from obstore.store import from_url
 
-from penstock_consumers.store.bucket import public
+from penstock_consumers.store.bucket import failures_named, public
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from contextlib import AbstractContextManager
 
     from obstore.store import ObjectStore
 
@@ -37,21 +38,30 @@ class Objects:
     def create(self, name: str, data: bytes) -> bool:
         """Create an object by a conditional put."""
         try:
-            obstore.put(self._store, name, data, mode="create")
+            with self._named("write", name, AlreadyExistsError):
+                obstore.put(self._store, name, data, mode="create")
         except AlreadyExistsError:
             return False
         return True
 
     def put(self, name: str, *pieces: bytes | pa.Buffer) -> None:
         """Write an object."""
-        obstore.put(self._store, name, b"".join(memoryview(piece) for piece in pieces))
+        data = b"".join(memoryview(piece) for piece in pieces)
+        with self._named("write", name):
+            obstore.put(self._store, name, data)
 
     def read(self, name: str) -> pa.Buffer:
         """Read an object into memory; raises `FileNotFoundError`."""
-        return pa.py_buffer(obstore.get(self._store, name).bytes())
+        with self._named("read", name, FileNotFoundError):
+            return pa.py_buffer(obstore.get(self._store, name).bytes())
 
     def list(self, prefix: str) -> Iterator[str]:
         """Name the objects below a prefix."""
-        for page in obstore.list(self._store, prefix):
-            for entry in page:
-                yield entry["path"]
+        with self._named("list", prefix):
+            for page in obstore.list(self._store, prefix):
+                for entry in page:
+                    yield entry["path"]
+
+    def _named(self, doing: str, name: str, *answers: type[Exception]) -> AbstractContextManager[None]:
+        # obstore's own errors have no base in common with the builtin ones that it raises.
+        return failures_named(self.url, doing, name, kinds=(BaseError, OSError), answers=answers)
