@@ -36,7 +36,6 @@ def run(argv: Sequence[str]) -> int:
 
 def format_report(report: Report) -> str:
     """Lay a report out as text for a person."""
-    verdict = "the store holds exactly what the log says" if report.ok else "THE STORE IS NOT WHAT THE LOG SAYS"
     rows = (
         ("expected", report.episodes_expected, report.steps_expected),
         ("stored", report.episodes_stored, report.steps_stored),
@@ -49,12 +48,28 @@ def format_report(report: Report) -> str:
             f"{'':12}{'episodes':>14}{'steps':>16}",
             *(f"{name:12}{episodes:14,}{steps:16,}" for name, episodes, steps in rows),
             f"{'unexpected':12}{report.episodes_unexpected:14,}",
+            f"{report.rows_open:,} open rows with {report.steps_open:,} steps, {report.open_rows_wrong:,} rows wrong",
             f"{report.messages:,} messages judged again, {report.messages_behind:,} wait for a commit",
+            *(
+                f"partition {partition}: judged again from offset {offset:,} on; what ended before is taken as it is"
+                for partition, offset in report.from_offsets.items()
+                if offset
+            ),
+            f"{report.offsets_lost:,} offsets were deleted from the log before they were judged",
             f"{report.segments_damaged} segments damaged, {report.commits_wrong} counts or states wrong",
             *(f"  {finding}" for finding in report.findings),
-            verdict,
+            _verdict(report),
         ]
     )
+
+
+def _verdict(report: Report) -> str:
+    if report.ok:
+        return "the store holds exactly what the log says"
+    told = [] if report.exact else ["THE STORE IS NOT WHAT THE LOG SAYS"]
+    if report.offsets_lost:
+        told.append(f"{report.offsets_lost:,} OFFSETS OF THE LOG WERE LOST")
+    return ", AND ".join(told)
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -80,7 +95,7 @@ def _info(words: argparse.Namespace) -> int:
 
 def _verify(words: argparse.Namespace) -> int:
     # Reading a store must not need Kafka's client.
-    from penstock_consumers.verify_kafka import verify_against_kafka  # noqa: PLC0415
+    from penstock_consumers.verify.kafka import verify_against_kafka  # noqa: PLC0415
 
     report = verify_against_kafka(words.store, words.bootstrap_servers, words.config)
     told = json.dumps({"ok": report.ok, **dataclasses.asdict(report)}) if words.json else format_report(report)

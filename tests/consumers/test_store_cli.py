@@ -122,12 +122,35 @@ def test_a_report_that_is_well() -> None:
         Report(episodes_wrong=1),
         Report(segments_damaged=1),
         Report(commits_wrong=1),
+        Report(open_rows_wrong=1),
     ],
-    ids=["missing", "duplicated", "unexpected", "wrong", "damaged", "commits"],
+    ids=["missing", "duplicated", "unexpected", "wrong", "damaged", "commits", "open"],
 )
 def test_a_report_that_is_not_well(report: Report) -> None:
     assert not report.ok
     assert format_report(report).splitlines()[-1] == "THE STORE IS NOT WHAT THE LOG SAYS"
+
+
+def test_a_loss_is_loud() -> None:
+    report = Report(offsets_lost=1_200)
+    assert not report.ok
+    lines = format_report(report).splitlines()
+    assert "1,200 offsets were deleted from the log before they were judged" in lines
+    assert lines[-1] == "1,200 OFFSETS OF THE LOG WERE LOST"
+    report.episodes_missing = 1
+    verdict = "THE STORE IS NOT WHAT THE LOG SAYS, AND 1,200 OFFSETS OF THE LOG WERE LOST"
+    assert format_report(report).splitlines()[-1] == verdict
+
+
+def test_a_report_says_from_where_a_partition_was_judged_again() -> None:
+    lines = format_report(Report(from_offsets={0: 0, 1: 1_500})).splitlines()
+    told = [line for line in lines if line.startswith("partition")]
+    assert told == ["partition 1: judged again from offset 1,500 on; what ended before is taken as it is"]
+
+
+def test_a_report_tells_of_open_episodes() -> None:
+    lines = format_report(Report(rows_open=3, steps_open=2_000, open_rows_wrong=1)).splitlines()
+    assert "3 open rows with 2,000 steps, 1 rows wrong" in lines
 
 
 def test_a_report_names_the_first_few() -> None:

@@ -9,9 +9,11 @@ import pytest
 
 from penstock_consumers.store import commits, layout, manifest, segments
 from penstock_consumers.store.bucket import open_bucket
-from penstock_consumers.store.commits import Commit, Limits, Live
+from penstock_consumers.store.commits import Commit, Limits, Live, SegmentEntry
 from penstock_consumers.store.manifest import Manifest
 from penstock_consumers.verify import Report, verify
+from penstock_consumers.verify import partition as verifying
+from penstock_consumers.verify.scratch import Scratch
 from penstock_schemas.chunks import Ends, list_column
 from penstock_schemas.errors import CorruptStoreError, StoreError, StoreMismatchError, TopicError
 from penstock_schemas.log.memory import MemoryLog
@@ -29,11 +31,12 @@ from tests.consumers.messages import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from numpy.typing import NDArray
 
     from penstock_consumers.store.bucket import Bucket
+    from penstock_schemas.log import Record
 
 LIMITS = Limits(idle_limit_ms=1_000)
 
@@ -113,6 +116,7 @@ def wrong(report: Report) -> dict[str, int]:
     names = (
         *("episodes_missing", "episodes_duplicated", "episodes_unexpected", "episodes_wrong"),
         *("steps_missing", "steps_duplicated", "steps_wrong", "segments_damaged", "commits_wrong"),
+        *("open_rows_wrong", "offsets_lost"),
     )
     return {name: getattr(report, name) for name in names if getattr(report, name)}
 
@@ -131,6 +135,18 @@ def test_a_store_that_is_what_the_log_says(log: MemoryLog, bucket: Bucket) -> No
     counted = ("duplicate", "superseded", "orphan", "aborted")
     assert [report.counters[f"rows_{name}"] for name in counted] == [4, 2, 4, 6]
     assert report.counters["messages_quarantined"] == 2
+
+
+def test_each_commit_is_judged_again_by_its_own_limits(log: MemoryLog) -> None:
+    bucket = open_bucket("memory://")
+    for at in range(0, log.bounds(TOPIC, 0)[1], 3):
+        partition = open_partition(log, bucket, Limits(idle_limit_ms=400 if at % 2 else 4_000))
+        for record in records(log)[at : at + 3]:
+            partition.take(record)
+        partition.commit()
+    assert partition.counters["episodes_aborted"] > 1
+    report = verify(bucket, log)
+    assert (wrong(report), report.findings) == ({}, [])
 
 
 def test_what_the_log_has_beyond_the_newest_commit_is_not_expected(log: MemoryLog, bucket: Bucket) -> None:
@@ -156,7 +172,11 @@ def test_an_object_that_is_gone_is_found(log: MemoryLog) -> None:
     assert committed is not None
     assert committed.segment is not None
     gone = replace(committed.segment, name=layout.segment(0, 0))
-    change(bucket, 0, lambda commit: replace(commit, segments_added=(gone,), live=Live(segments=(gone,))))
+    change(
+        bucket,
+        0,
+        lambda commit: replace(commit, segments_added=(gone,), live=replace(partition.live, segments=(gone,))),
+    )
     report = verify(bucket, log)
     assert wrong(report).keys() == {"segments_damaged", "episodes_missing", "steps_missing"}
     assert gone.name in report.findings[0]
@@ -192,12 +212,65 @@ def test_a_copy_of_a_segment_is_found(log: MemoryLog, bucket: Bucket) -> None:
     assert report.findings == [f"partition 0: {entry.rows} episodes are stored more than once"]
 
 
-def test_a_commit_that_judged_nothing_is_refused(log: MemoryLog, bucket: Bucket) -> None:
-    newest, older = commits.newest(bucket, 0), with_episodes(bucket)
+def after_newest(bucket: Bucket, **changed: Any) -> Commit:
+    """Add a commit that judged no record."""
+    newest = commits.newest(bucket, 0)
     assert newest is not None
-    forged = replace(newest, number=newest.number + 1, segments_added=older.segments_added, open_added=())
-    bucket.put(forged.name, forged.to_json())
-    with pytest.raises(CorruptStoreError, match=rf"commit {forged.name}: it judged no record"):
+    unchanged: dict[str, Any] = dict.fromkeys(("segments_added", "open_added", "open_removed"), ())
+    commit = replace(newest, number=newest.number + 1, **{**unchanged, **changed})
+    bucket.put(commit.name, commit.to_json())
+    return commit
+
+
+@pytest.mark.parametrize("start", [0, 5])
+def test_a_commit_that_judged_no_record_may_have_other_segments_for_the_same_rows(
+    log: MemoryLog, bucket: Bucket, start: int
+) -> None:
+    newest = commits.newest(bucket, 0)
+    assert newest is not None
+    live = commits.live_at(bucket, newest)
+
+    def together(entries: Sequence[SegmentEntry], name: str, schema: pa.Schema) -> SegmentEntry:
+        table = pa.Table.from_batches([segments.read(bucket, entry, schema) for entry in entries])
+        batch = table.combine_chunks().to_batches()[0]
+        return segments.write(bucket, name, batch, sum(entry.steps for entry in entries))
+
+    number = newest.number + 1
+    whole = together(live.segments, layout.segment(0, number), segments.episode_schema(SPEC))
+    still_open = together(live.open, layout.open_segment(0, number), segments.open_schema(SPEC))
+    compacted = after_newest(
+        bucket,
+        segments_added=(whole,),
+        segments_removed=tuple(entry.name for entry in live.segments),
+        open_added=(still_open,),
+        open_removed=tuple(entry.name for entry in live.open),
+    )
+    partition = open_partition(log, bucket, LIMITS)
+    assert partition.commit_found == compacted
+    ScriptedProducer(log, "producer-7").begin()
+    take_all(partition, log)
+    partition.commit()
+    log.trim(TOPIC, 0, start)
+    report = verify(bucket, log)
+    assert (report.ok, report.findings, report.episodes_stored) == (True, [], 34)
+
+
+def test_what_a_commit_adds_that_judged_no_record_is_found(log: MemoryLog, bucket: Bucket) -> None:
+    (entry,) = with_episodes(bucket).segments_added
+    after_newest(bucket, segments_added=(entry,))
+    assert wrong(verify(bucket, log)) == {"episodes_duplicated": entry.rows, "steps_duplicated": entry.steps}
+
+
+def test_a_commit_that_ends_before_the_one_before_it_is_an_error(log: MemoryLog, bucket: Bucket) -> None:
+    commit = after_newest(bucket, high_water=2)
+    with pytest.raises(CorruptStoreError, match=rf"commit {commit.name}: it ends at 2, the last at \d+"):
+        verify(bucket, log)
+
+
+def test_a_commit_that_ends_within_a_hole_of_the_log_is_an_error() -> None:
+    log, bucket = with_hole(at=2)
+    change(bucket, 0, lambda commit: replace(commit, high_water=3))
+    with pytest.raises(CorruptStoreError, match=r"it ends at 3, a record of the log at 4"):
         verify(bucket, log)
 
 
@@ -274,10 +347,290 @@ def test_what_a_trimmed_log_still_reaches_is_verified(log: MemoryLog, bucket: Bu
 
 def test_a_log_of_which_nothing_is_left_has_nothing_to_say(log: MemoryLog, bucket: Bucket) -> None:
     for partition in range(2):
-        append_tick(log, partition)
         log.trim(TOPIC, partition, log.bounds(TOPIC, partition)[1])
     report = verify(bucket, log)
     assert (report.ok, report.messages, report.episodes_expected, report.episodes_stored) == (True, 0, 0, 34)
+
+
+def test_records_that_were_deleted_before_they_were_committed_are_lost(log: MemoryLog, bucket: Bucket) -> None:
+    high_water = log.bounds(TOPIC, 0)[1]
+    for _ in range(5):
+        append_tick(log, 0)
+    log.trim(TOPIC, 0, high_water + 3)
+    report = verify(bucket, log)
+    assert (wrong(report), report.messages_behind) == ({"offsets_lost": 3}, 2)
+    assert (report.exact, report.ok) == (True, False)
+    assert report.findings == ["partition 0: 3 offsets were deleted from the log before they were judged"]
+    partition = open_partition(log, bucket, LIMITS)
+    partition.skip_to(high_water + 3)
+    take_all(partition, log)
+    partition.commit()
+    for start in range(high_water + 3, high_water + 6):
+        log.trim(TOPIC, 0, start)
+        report = verify(bucket, log)
+        assert (wrong(report), report.messages_behind) == ({"offsets_lost": 3}, 0)
+        assert (report.counters["offsets_lost"], report.ok) == (3, False)
+
+
+def test_records_that_were_deleted_before_the_first_commit_are_lost(log: MemoryLog, bucket: Bucket) -> None:
+    empty = open_bucket("memory://")
+    empty.put(layout.MANIFEST, bucket.read(layout.MANIFEST).to_pybytes())
+    log.trim(TOPIC, 1, 4)
+    report = verify(empty, log)
+    assert wrong(report) == {"offsets_lost": 4}
+    assert report.messages_behind == sum(log.bounds(TOPIC, number)[1] for number in range(2)) - 4
+
+
+class LogWithHole(MemoryLog):
+    """A log of which one record is not handed out, as where a broker keeps marks of its own."""
+
+    hole = -1
+
+    def take(self, positions: dict[tuple[str, int], int], max_records: int) -> list[Record]:
+        return [record for record in super().take(positions, max_records) if record.offset != self.hole]
+
+
+def with_hole(at: int) -> tuple[LogWithHole, Bucket]:
+    """A log of five records with a hole, and a store of it: one commit."""
+    log, bucket = LogWithHole(clock=Clock()), open_bucket("memory://")
+    log.create(TOPIC)
+    ScriptedProducer(log).begin()
+    for _ in range(4):
+        append_tick(log)
+    partition = open_partition(log, bucket)
+    for record in records(log):
+        if record.offset != at:
+            partition.take(record)
+        if record.offset == 3:
+            partition.commit()
+    log.hole = at
+    return log, bucket
+
+
+def test_an_offset_without_a_record_is_no_loss() -> None:
+    log, bucket = with_hole(at=2)
+    report = verify(bucket, log)
+    assert (report.ok, wrong(report), report.messages, report.findings) == (True, {}, 3, [])
+
+
+def without_commits(bucket: Bucket, partition: int) -> Bucket:
+    """A copy of a store that lacks the commits of a partition."""
+    copy = open_bucket("memory://")
+    for name in bucket.list(""):
+        if not name.startswith(layout.commits(partition)):
+            copy.put(name, bucket.read(name).to_pybytes())
+    return copy
+
+
+@pytest.mark.parametrize("kept", ["segments/", "open/"])
+def test_commits_that_vanished_are_found(log: MemoryLog, bucket: Bucket, kept: str) -> None:
+    bare = open_bucket("memory://")
+    for name in without_commits(bucket, 1).list(""):
+        if name.startswith((kept, "commits/")) or "/00000/" in name or name == layout.MANIFEST:
+            bare.put(name, bucket.read(name).to_pybytes())
+    report = verify(bare, log)
+    assert wrong(report) == {"commits_wrong": 1}
+    assert report.findings[0].startswith(f"partition 1: it has no commits, though there is {kept}00001/")
+
+
+def test_a_first_commit_that_was_never_made_leaves_what_is_no_fault() -> None:
+    """As where a consumer was killed in between: nothing is lost, the next one judges the same records."""
+    log = MemoryLog(clock=Clock())
+    log.create(TOPIC)
+    producer = ScriptedProducer(log)
+    producer.begin()
+    producer.send(Row(0, 0, 0, 0, 3, Ends.TERMINATED), Row(1, 0, 0, 0, 2))
+    bucket = open_bucket("memory://")
+    partition = open_partition(log, bucket)
+    take_all(partition, log)
+    partition.commit()
+    report = verify(without_commits(bucket, 0), log)
+    assert (report.ok, report.findings, report.messages_behind) == (True, [], 2)
+
+
+@pytest.fixture
+def long_log() -> MemoryLog:
+    """A log of one producer: an episode in env 0 that goes on and on, and others beside it."""
+    log = MemoryLog(clock=Clock())
+    log.create(TOPIC)
+    producer = ScriptedProducer(log)
+    producer.begin()
+    for number in range(4):
+        producer.send(Row(0, 0, number, 7 * number, 7), Row(1, number, 0, 0, 2))
+        producer.send(Row(1, number, 1, 2, 3, Ends.TERMINATED))
+    return log
+
+
+@pytest.fixture
+def long_store(long_log: MemoryLog) -> Bucket:
+    """A store of that log: a commit a record. Each open segment has a row of env 0 and one of env 1, which ended."""
+    bucket = open_bucket("memory://")
+    partition = open_partition(long_log, bucket)
+    for record in records(long_log):
+        partition.take(record)
+        partition.commit()
+    assert len(partition.live.open) == 4
+    return bucket
+
+
+def without(bucket: Bucket, gone: str) -> Bucket:
+    """A copy of a store that lacks an object."""
+    copy = open_bucket("memory://")
+    for name in bucket.list(""):
+        if name != gone:
+            copy.put(name, bucket.read(name).to_pybytes())
+    return copy
+
+
+def forge_open(bucket: Bucket, changed: Callable[[pa.RecordBatch], pa.RecordBatch]) -> None:
+    """Replace the second open segment by an altered one, whose size and checksum its commit names."""
+    commit = commits.read(bucket, 0, 3)
+    (entry,) = commit.open_added
+    batch = changed(segments.read(bucket, entry, segments.open_schema(SPEC)))
+    forged = segments.write(bucket, layout.open_segment(0, 3), batch, entry.steps)
+    change(bucket, 3, lambda commit: replace(commit, open_added=(forged,)))
+
+
+def test_open_rows_are_compared(long_log: MemoryLog, long_store: Bucket) -> None:
+    report = verify(long_store, long_log)
+    assert (report.ok, report.findings) == (True, [])
+    assert (report.rows_open, report.steps_open) == (4, 28)
+    assert report.steps_stored == 20
+    assert report.counters["steps_read"] == report.steps_stored + report.steps_open
+
+
+@pytest.mark.parametrize("start", [0, 5, 9])
+def test_an_open_segment_that_is_gone_is_found(long_log: MemoryLog, long_store: Bucket, start: int) -> None:
+    (entry,) = commits.read(long_store, 0, 3).open_added
+    long_log.trim(TOPIC, 0, start)
+    report = verify(without(long_store, entry.name), long_log)
+    assert not report.ok
+    assert report.segments_damaged == 1
+    assert any(entry.name in finding for finding in report.findings)
+    if start == 0:
+        assert wrong(report) == {"segments_damaged": 1, "open_rows_wrong": 1}
+        assert "open row missing: producer producer-0, incarnation 0, env 0, episode 0, chunk 1" in (report.findings)
+    else:
+        # It has been open from before the log begins, so that nothing can be judged again.
+        assert (wrong(report), report.from_offsets) == ({"segments_damaged": 1}, {0: 9})
+
+
+@pytest.mark.parametrize("start", [0, 5, 9])
+def test_an_altered_byte_of_an_open_segment_is_found(long_log: MemoryLog, long_store: Bucket, start: int) -> None:
+    (entry,) = commits.read(long_store, 0, 3).open_added
+    observation = segments.read(long_store, entry, segments.open_schema(SPEC)).column("observation")
+    data = bytearray(long_store.read(entry.name).to_pybytes())
+    data[data.index(observation.values.values.to_numpy().tobytes())] ^= 1
+    long_store.put(entry.name, bytes(data))
+    long_log.trim(TOPIC, 0, start)
+    report = verify(long_store, long_log)
+    assert (report.segments_damaged, report.ok) == (1, False)
+    assert f"segment {entry.name}: its bytes are not those that were written" in report.findings
+    if start == 0:
+        assert report.open_rows_wrong == 1
+
+
+def test_a_log_is_judged_again_from_where_the_open_rows_are_whole(long_log: MemoryLog) -> None:
+    """An open segment may go when all of its episodes have ended, though an older commit names it."""
+    producer = ScriptedProducer(long_log, "producer-1")
+    producer.begin()
+    producer.send(Row(0, 0, 0, 0, 2))
+    producer.send(Row(0, 0, 1, 2, 2, Ends.TERMINATED))
+    bucket = open_bucket("memory://")
+    partition = open_partition(long_log, bucket)
+    for record in records(long_log):
+        partition.take(record)
+        partition.commit()
+    (entry,) = commits.read(bucket, 0, 10).open_added
+    long_log.trim(TOPIC, 0, 11)
+    assert verify(bucket, long_log).from_offsets == {0: 11}
+    report = verify(without(bucket, entry.name), long_log)
+    assert (report.ok, report.findings, report.from_offsets) == (True, [], {0: 12})
+
+
+def first_step_observed_otherwise(batch: pa.RecordBatch) -> pa.RecordBatch:
+    at, column = batch.schema.get_field_index("observation"), batch.column("observation")
+    values: NDArray[np.float64] = column.values.values.to_numpy().reshape(-1, 5).copy()
+    values[0, 4] = 666
+    return batch.set_column(at, batch.schema.field(at), list_column(SPEC.columns[0], values, column.offsets.to_numpy()))
+
+
+def from_another_record(batch: pa.RecordBatch) -> pa.RecordBatch:
+    at = batch.schema.get_field_index("offset")
+    return batch.set_column(at, batch.schema.field(at), pa.array([1, 3]))
+
+
+@pytest.mark.parametrize(
+    ("changed", "found"),
+    [
+        (first_step_observed_otherwise, "wrong"),
+        (from_another_record, "wrong"),
+        (lambda batch: batch.slice(1), "missing"),
+        (lambda batch: batch.take(pa.array([0, 1, 0])), "not in the log, or twice in the store"),
+    ],
+    ids=["observation", "offset", "dropped", "twice"],
+)
+def test_an_open_row_that_is_not_what_the_log_says_is_found(
+    long_log: MemoryLog,
+    long_store: Bucket,
+    changed: Callable[[pa.RecordBatch], pa.RecordBatch],
+    found: str,
+) -> None:
+    forge_open(long_store, changed)
+    report = verify(long_store, long_log)
+    assert (wrong(report), report.ok) == ({"open_rows_wrong": 1}, False)
+    (finding,) = report.findings
+    assert finding == f"open row {found}: producer producer-0, incarnation 0, env 0, episode 0, chunk 1"
+
+
+def test_an_open_segment_that_no_commit_names_any_more_is_found(long_log: MemoryLog, long_store: Bucket) -> None:
+    change(long_store, 3, lambda commit: replace(commit, open_added=()))
+    assert wrong(verify(long_store, long_log)) == {"open_rows_wrong": 1}
+
+
+class CountedScratch(Scratch):
+    """Remembers the largest number of objects that it held."""
+
+    most = 0
+
+    def create(self, name: str, data: bytes) -> bool:
+        created = super().create(name, data)
+        CountedScratch.most = max(CountedScratch.most, len(list(self.list(""))))
+        return created
+
+
+def test_verifying_goes_on_from_the_last_commit_however_many_there_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    log, bucket = MemoryLog(clock=Clock()), open_bucket("memory://")
+    log.create(TOPIC)
+    producer = ScriptedProducer(log)
+    producer.begin()
+    partition = open_partition(log, bucket)
+    read = [0]
+
+    def counted(**entry: Any) -> SegmentEntry:
+        read[0] += 1
+        return SegmentEntry(**entry)
+
+    def entries_read(number: int) -> int:
+        """Go on to so many commits, and count the entries of segments that are read in verifying them."""
+        for at in range(partition.high_water, number):
+            # An episode a commit, and one whose rows lie in an open segment until the next.
+            ended = [Row(1, at - 1, 1, 1, 1, Ends.TERMINATED)] if at > 1 else []
+            producer.send(Row(0, at, 0, 0, 1, Ends.TERMINATED), *ended, Row(1, at, 0, 0, 1))
+            take_all(partition, log)
+            partition.commit()
+        read[0] = 0
+        assert verify(bucket, log).ok
+        return read[0]
+
+    take_all(partition, log)
+    partition.commit()
+    monkeypatch.setattr(verifying, "Scratch", CountedScratch)
+    monkeypatch.setattr(commits, "SegmentEntry", counted)
+    once = entries_read(40)
+    assert entries_read(80) < 3 * once
+    # The manifest, this commit and perhaps the last, the open segments of both.
+    assert CountedScratch.most <= 5
 
 
 def test_not_a_number_is_a_value_like_any_other() -> None:

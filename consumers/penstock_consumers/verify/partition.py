@@ -1,0 +1,255 @@
+"""Verifying one partition."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow as pa
+
+from penstock_consumers.partition import Partition
+from penstock_consumers.store import commits, segments
+from penstock_consumers.store.commits import Live
+from penstock_consumers.store.replay_store import ReplayStore
+from penstock_consumers.verify.keyed import Keyed
+from penstock_consumers.verify.scratch import NoQuarantine, Scratch
+from penstock_schemas.chunks import fixed, steps
+from penstock_schemas.errors import CorruptStoreError, TopicError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping
+
+    from numpy.typing import NDArray
+
+    from penstock_consumers.store.bucket import Bucket
+    from penstock_consumers.store.commits import Commit, Limits, ProducerEntry, SegmentEntry
+    from penstock_consumers.store.manifest import Manifest
+    from penstock_consumers.verify.report import Report
+    from penstock_schemas.log import Reader, Record, TopicInfo
+
+_POLL_SECONDS = 1.0
+_SILENT_POLLS = 30
+_EPISODE = ("incarnation", "env", "episode")
+_ROW = (*_EPISODE, "chunk")
+
+
+class Verification:
+    """Verifies one partition, up to its newest commit."""
+
+    def __init__(self, bucket: Bucket, found: Manifest, topic: TopicInfo, newest: Commit, report: Report) -> None:
+        self._bucket = bucket
+        self._spec = found.spec
+        self._topic = topic
+        self._newest = newest
+        self._report = report
+        self._live = commits.live_at(bucket, newest)
+        self._stored = Keyed(self._read(self._live.segments, segments.episode_schema(found.spec)), _EPISODE)
+        # What judging the log again has come to: its newest commit, and the segments that are open there.
+        self._scratch = Scratch(found)
+        self._store = ReplayStore(self._scratch, found.spec.stream, topic)
+        self._partition: Partition | None = None
+        self._limits: Limits | None = None
+        self._judged: Commit | None = None
+        self._open: tuple[SegmentEntry, ...] = ()
+
+    def run(self, reader: Reader, start: int) -> None:
+        """Verify, where the log begins at `start`."""
+        number = self._newest.partition
+        base = self._begin(start)
+        offset = base.high_water if base else 0
+        self._report.from_offsets[number] = offset
+        records = self._records(reader, offset)
+        before = offset
+        for at in range(base.number + 1 if base else 0, self._newest.number + 1):
+            commit = commits.read(self._bucket, number, at)
+            if commit.high_water < before:
+                raise CorruptStoreError(f"commit {commit.name}: it ends at {commit.high_water}, the last at {before}")
+            # One that judged no record only has other segments for the same rows.
+            if commit.high_water > before:
+                self._replay(commit, records)
+            before = commit.high_water
+        self._compare_state()
+        self._compare_open()
+        self._count_stored()
+        self._count_beyond(offset)
+
+    def _read(self, entries: Iterable[SegmentEntry], schema: pa.Schema) -> list[pa.RecordBatch]:
+        """Read segments of the store; those that are damaged are counted, and left out where they do not read."""
+        report = self._report
+        batches = []
+        for entry in entries:
+            try:
+                batches.append(segments.read(self._bucket, entry, schema))
+            except CorruptStoreError as error:
+                report.segments_damaged += 1
+                report.found(str(error))
+                continue
+            if not segments.intact(self._bucket, entry):
+                report.segments_damaged += 1
+                report.found(f"segment {entry.name}: its bytes are not those that were written")
+        return batches
+
+    def _begin(self, start: int) -> Commit | None:
+        """Choose where to begin: nowhere, or the oldest commit from which the log and the open rows are whole."""
+        if start == 0:
+            return None
+        number = self._newest.partition
+        low, high = 0, self._newest.number
+        while low < high:
+            middle = (low + high) // 2
+            if commits.read(self._bucket, number, middle).high_water >= start:
+                high = middle
+            else:
+                low = middle + 1
+        base = commits.read(self._bucket, number, low)
+        live = commits.live_at(self._bucket, base)
+        whole = self._intact(live.open)
+        while len(whole) < len(live.open) and base.number < self._newest.number:
+            base = commits.read(self._bucket, number, base.number + 1)
+            live = live.after(base)
+            whole = self._intact(live.open)
+        for entry in whole:
+            self._scratch.put(entry.name, self._bucket.read(entry.name))
+        self._judged, self._open = base, whole
+        return base
+
+    def _intact(self, entries: Iterable[SegmentEntry]) -> tuple[SegmentEntry, ...]:
+        return tuple(entry for entry in entries if segments.intact(self._bucket, entry))
+
+    def _records(self, reader: Reader, offset: int) -> Iterator[Record]:
+        number = self._newest.partition
+        reader.seek(self._topic.name, number, offset)
+        silent = 0
+        while silent < _SILENT_POLLS:
+            records = reader.poll(_POLL_SECONDS)
+            silent = 0 if records else silent + 1
+            yield from records
+        raise TopicError(f"partition {number}: the log gives no more records; is Kafka up?")
+
+    def _replay(self, commit: Commit, records: Iterator[Record]) -> None:
+        """Judge what one commit judged, by its limits, and look up the episodes that come of it."""
+        partition = self._judging_by(commit.limits)
+        while partition.high_water < commit.high_water:
+            partition.take(next(records))
+            self._report.messages += 1
+        committed = partition.commit()
+        if committed is None or partition.high_water != commit.high_water:
+            raise CorruptStoreError(
+                f"commit {commit.name}: it ends at {commit.high_water}, a record of the log at {partition.high_water}"
+            )
+        if committed.episodes is not None:
+            self._compare(committed.episodes.batch)
+        self._judged, self._open = committed.commit, partition.live.open
+        self._scratch.keep(self._open)
+
+    def _judging_by(self, limits: Limits) -> Partition:
+        """The partition that judges the next commit."""
+        judged = self._judged
+        # A new one forgets the segments of episodes, which would be listed again and again the more there are.
+        if self._partition is None or limits != self._limits or (judged and judged.live):
+            if judged is not None:
+                self._scratch.keep(self._open, replace(judged, live=Live(open=self._open)))
+            self._limits = limits
+            self._partition = Partition(self._store, self._newest.partition, NoQuarantine(), limits)
+        return self._partition
+
+    def _compare(self, expected: pa.RecordBatch) -> None:
+        report, lengths = self._report, fixed(expected, "length")
+        missing, wrong = self._stored.compare(expected)
+        report.episodes_expected += len(lengths)
+        report.steps_expected += int(lengths.sum())
+        report.episodes_missing += int(missing.sum())
+        report.steps_missing += int(lengths[missing].sum())
+        report.episodes_wrong += int(wrong.sum())
+        report.steps_wrong += int(lengths[wrong].sum())
+        for what, rows in (("missing", missing), ("wrong", wrong)):
+            if rows.any():
+                report.found(f"{what}: {_name(expected, int(rows.argmax()))}")
+
+    def _compare_state(self) -> None:
+        """Compare what was counted, and what is known of the producers."""
+        report, newest, judged = self._report, self._newest, self._judged
+        counters = judged.counters if judged else {}
+        for name, count in newest.counters.items():
+            report.counters[name] = report.counters.get(name, 0) + count
+        for name in counters.keys() | newest.counters.keys():
+            recounted, kept = counters.get(name, 0), newest.counters.get(name, 0)
+            if recounted != kept:
+                report.commits_wrong += 1
+                report.found(f"commit {newest.name}: {name} is {kept}, recounted {recounted}")
+        if newest.producers != (judged.producers if judged else {}):
+            report.commits_wrong += 1
+            report.found(f"commit {newest.name}: its producers are not those of the log")
+
+    def _compare_open(self) -> None:
+        """Compare the rows of open episodes: of them the next commits are made."""
+        report, schema = self._report, segments.open_schema(self._spec)
+        producers = self._judged.producers if self._judged else {}
+        still_open = Keyed([_open_episodes(producers)], _EPISODE)
+        expected, stored = (
+            [batch.filter(pa.array(still_open.find(batch) >= 0)) for batch in batches]
+            for batches in (
+                [segments.read(self._scratch, entry, schema) for entry in self._open],
+                self._read(self._live.open, schema),
+            )
+        )
+        rows = Keyed(stored, _ROW)
+        for batch in expected:
+            missing, wrong = rows.compare(batch)
+            self._count_open(batch, missing, "missing")
+            self._count_open(batch, wrong, "wrong")
+        for batch, seen in rows.seen_by_batch():
+            report.rows_open += batch.num_rows
+            report.steps_open += int(steps(batch).sum())
+            self._count_open(batch, ~seen, "not in the log, or twice in the store")
+
+    def _count_open(self, batch: pa.RecordBatch, wrong: NDArray[np.bool_], how: str) -> None:
+        if wrong.any():
+            self._report.open_rows_wrong += int(wrong.sum())
+            row = int(wrong.argmax())
+            self._report.found(f"open row {how}: {_name(batch, row)}, chunk {batch.column('chunk')[row]}")
+
+    def _count_stored(self) -> None:
+        report, batches = self._report, self._stored.batches
+        report.episodes_stored += sum(batch.num_rows for batch in batches)
+        report.steps_stored += sum(int(fixed(batch, "length").sum()) for batch in batches)
+        acted = [np.unique(batch.column("policy_version").values.to_numpy()) for batch in batches]
+        known = np.array(report.policy_versions, np.int64)
+        report.policy_versions = np.unique(np.concatenate([known, *acted])).tolist()
+
+    def _count_beyond(self, offset: int) -> None:
+        """Count what is stored twice, and what is stored though no record from `offset` on says so."""
+        report, stored = self._report, self._stored
+        lengths, closed = (
+            np.concatenate([np.empty(0, np.int64), *(fixed(batch, name) for batch in stored.batches)])
+            for name in ("length", "closed_offset")
+        )
+        again = stored.repeated()
+        report.episodes_duplicated += int(again.sum())
+        report.steps_duplicated += int(lengths[again].sum())
+        # What ended below that offset is taken as it is.
+        unexpected = ~stored.seen & ~again & (closed >= offset)
+        report.episodes_unexpected += int(unexpected.sum())
+        for mask, what in ((again, "are stored more than once"), (unexpected, "are stored that are not in the log")):
+            if mask.any():
+                report.found(f"partition {self._newest.partition}: {int(mask.sum())} episodes {what}")
+
+
+def _open_episodes(producers: Mapping[str, ProducerEntry]) -> pa.RecordBatch:
+    """Name the episodes that are open where producers stand so."""
+    rows = [
+        (name, entry.incarnation, env, episode)
+        for name, entry in producers.items()
+        for env, episode, chunk in zip(entry.envs.env, entry.envs.episode, entry.envs.chunk, strict=True)
+        if chunk
+    ]
+    names = [row[0] for row in rows]
+    numbers = np.array([row[1:] for row in rows], np.int64).reshape(-1, len(_EPISODE))
+    columns: list[Any] = [pa.array(names, pa.string()), *map(pa.array, numbers.T)]
+    return pa.RecordBatch.from_arrays(columns, names=["producer", *_EPISODE])
+
+
+def _name(batch: pa.RecordBatch, row: int) -> str:
+    producer, *key = (batch.column(name)[row].as_py() for name in ("producer", *_EPISODE))
+    return f"producer {producer}, incarnation {key[0]}, env {key[1]}, episode {key[2]}"
