@@ -30,13 +30,18 @@ class DeadLetters:
         self._waiting: deque[tuple[Record, Headers, Future[Appended] | None]] = deque()
 
     def add(self, record: Record, rejected: RejectedError) -> None:
-        """Send a record with its reason; `flush` tells when it has arrived."""
+        """Send a record with its reason; `flush` tells when it has arrived.
+
+        A header that is null, which no appender takes, is sent as an empty one and named in a `penstock.null` header.
+        """
         told = (
             ("penstock.reason", rejected.reason.encode()),
             ("penstock.detail", str(rejected).encode()),
             ("penstock.offset", b"%d" % record.offset),
         )
-        headers = (*told, *record.headers)
+        own = tuple((name, value or b"") for name, value in record.headers)
+        nulls = tuple(("penstock.null", name.encode()) for name, value in record.headers if value is None)
+        headers = (*told, *own, *nulls)
         self._waiting.append((record, headers, self._append(record, record.value, headers)))
 
     def flush(self) -> None:

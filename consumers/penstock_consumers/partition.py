@@ -253,7 +253,7 @@ def record_digest(record: Record) -> str:
     sha = hashlib.sha256(record.key or b"")
     sha.update(record.value or b"")
     for name, value in record.headers:
-        sha.update(name.encode() + b"\0" + value)
+        sha.update(name.encode() + (b"\1" if value is None else b"\0" + value))
     return sha.hexdigest()
 
 

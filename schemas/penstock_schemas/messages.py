@@ -24,7 +24,7 @@ from penstock_schemas.ipc import END_OF_STREAM, has_compressed_body, to_ipc
 from penstock_schemas.stream import METADATA_KEY, StreamSpec
 
 if TYPE_CHECKING:
-    from penstock_schemas.log import Headers, Record
+    from penstock_schemas.log import Headers, Record, RecordHeaders
 
 FORMAT = b"1"
 MAX_MESSAGE_BYTES = 1 << 20
@@ -73,7 +73,7 @@ class Encoded:
     @property
     def size(self) -> int:
         """Bytes on the wire, the log's own framing and the key left out."""
-        named = sum(len(name) + len(value or b"") for name, value in self.headers)
+        named = sum(len(name) + len(value) for name, value in self.headers)
         return len(self.value or b"") + named
 
 
@@ -243,7 +243,7 @@ def _kind(kind: Kind) -> Headers:
 class _Headers:
     """A record's headers, read by name; each may stand once."""
 
-    def __init__(self, headers: Headers) -> None:
+    def __init__(self, headers: RecordHeaders) -> None:
         self._values: dict[str, bytes] = {}
         for name, value in headers:
             if value is None:

@@ -72,6 +72,7 @@ def test_all_goes_on_after_the_broker_was_away(broker: LocalKafka, log: KafkaLog
         reader.seek("stopped", 0, 0)
         assert read(reader, 1) == read(member, 1) == [b"before"]
         broker.stop()
+        assert member.end(0) == 1
         begun = time.monotonic()
         failed = appender.append("stopped", 0, value=b"lost")
         with pytest.raises(LogUnavailableError, match=f"stopped-0.*{broker.bootstrap_servers}"):

@@ -121,6 +121,25 @@ def test_a_record_needs_a_key_or_a_value(subject: Subject) -> None:
         appender.append(topic, 0)
 
 
+def test_an_appender_takes_no_null_header(subject: Subject) -> None:
+    topic = subject.topic()
+    with closing(subject.log.appender()) as appender:
+        with pytest.raises(ValueError, match=f"{topic}-0 has the null header 'null'"):
+            appender.append(topic, 0, value=b"v", headers=(("null", None),))  # type: ignore[arg-type]
+        assert append(appender, topic, [b"next"]) == [0]
+
+
+def test_null_headers_of_other_clients_are_read(subject: Subject) -> None:
+    topic = subject.topic()
+    headers = (("empty", b""), ("null", None), ("full", b"x"))
+    subject.append_foreign(topic, b"key", headers)
+    with closing(subject.log.reader()) as reader:
+        reader.seek(topic, 0, 0)
+        (record,) = read(reader, 1)
+    assert record.headers == headers
+    assert record.size == len(b"key" + b"empty" + b"null" + b"full" + b"x")
+
+
 def test_a_record_that_is_too_large_fails_and_the_next_does_not(subject: Subject) -> None:
     topic = subject.topic()
     with closing(subject.log.appender()) as appender:
@@ -297,6 +316,23 @@ def test_one_member_gets_all_partitions_at_the_offsets_that_its_listener_names(s
             member.seek(5, 0)
     assert listener.held == set()
     assert sorted(listener.told) == [(did, "only", p) for did in ("assigned", "revoked") for p in (0, 1)]
+
+
+def test_a_member_knows_the_end_from_its_fetches(subject: Subject) -> None:
+    topic = subject.topic(partitions=2)
+    member = subject.log.group(topic, "ends", Listener([], "only", {0: 3, 1: 0}))
+    with closing(subject.log.appender()) as appender, closing(member):
+        append(appender, topic, [b"0", b"1", b"2"])
+        append(appender, topic, [b"3", b"4"], 1)
+        assert member.end(0) is None
+        assert values(read(member, 1, max_records=1)) == [b"3"]
+        assert member.end(1) == 2
+        # From the last record on there is nothing to fetch; the answer tells the end all the same.
+        poll_until(lambda: member.end(0) == 3, member)
+        append(appender, topic, [b"5", b"6", b"7"])
+        poll_until(lambda: member.end(0) == 6, member)
+        assert member.end(5) is None
+    assert member.end(0) is None
 
 
 def test_members_share_the_partitions_and_none_is_ever_held_twice(subject: Subject) -> None:

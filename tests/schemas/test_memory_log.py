@@ -55,9 +55,10 @@ def test_values_are_the_bytes_that_were_given(log: MemoryLog) -> None:
 
 
 def test_in_an_outage_nothing_answers_and_afterwards_all_goes_on(log: MemoryLog) -> None:
-    appender, reader = log.appender(), log.reader()
+    appender, reader, member = log.appender(), log.reader(), log.group("t", "g", Listener())
     appender.append("t", 0, value=b"before")
     reader.seek("t", 0, 0)
+    member.poll(0)
     log.outage = True
     with pytest.raises(LogUnavailableError, match="outage"):
         appender.append("t", 0, value=b"lost").result(0)
@@ -67,6 +68,7 @@ def test_in_an_outage_nothing_answers_and_afterwards_all_goes_on(log: MemoryLog)
             ask("t")
     with pytest.raises(LogUnavailableError):
         reader.bounds("t", 0)
+    assert member.end(0) == 1
     log.outage = False
     assert appender.append("t", 0, value=b"after").result(0).offset == 1
     assert [record.value for record in reader.poll(0)] == [b"before", b"after"]

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 import struct
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -32,7 +33,7 @@ from tests.schemas.batches import Row, make_batch, make_rows, stream
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from penstock_schemas.log import Headers
+    from penstock_schemas.log import RecordHeaders
 
 OFFSET = 40
 SPEC = stream(Box((2,), np.dtype(np.float32)), extras=[Column("logits", (3,), np.dtype(np.float16))])
@@ -171,6 +172,16 @@ def test_what_is_oversized_is_not_even_looked_at() -> None:
 )
 def test_a_missing_header_is_named(kind: str, name: str) -> None:
     assert rejection(with_headers(ALL[kind], **{name: None})) == ("headers", f"header {name!r} is missing")
+
+
+@pytest.mark.parametrize(
+    ("kind", "name"), [*((kind, "kind") for kind in ALL), ("chunks", "schema"), ("zstd", "encoding"), ("tick", "more")]
+)
+def test_a_null_header_is_named(kind: str, name: str) -> None:
+    null = replace(record(ALL[kind]), headers=tuple({**dict(ALL[kind].headers), name: None}.items()))
+    with pytest.raises(RejectedError, match=f"^headers: header {name!r} is null$") as caught:
+        decode(null, SPEC)
+    assert caught.value.reason == "headers"
 
 
 @pytest.mark.parametrize("kind", ALL)
@@ -464,7 +475,7 @@ def test_rows_that_break_a_rule_are_refused() -> None:
 REASONS = {"oversized", "headers", "format", "fingerprint", "truncated", "schema", "invalid", "rows"}
 
 
-def judged(value: bytes | None, headers: Headers, spec: StreamSpec | None) -> None:
+def judged(value: bytes | None, headers: RecordHeaders, spec: StreamSpec | None) -> None:
     """Decode; a message that is taken can be read through and encoded again."""
     message = None
     reason = ""
@@ -547,9 +558,10 @@ def test_random_bytes_are_rejected(value: bytes, encoded: Encoded, spec: StreamS
 @given(st.sampled_from(sorted(ALL)), st.data())
 def test_mutated_headers_are_valid_or_rejected(kind: str, data: st.DataObject) -> None:
     encoded = ALL[kind]
-    headers = list(encoded.headers)
+    headers: list[tuple[str, bytes | None]] = list(encoded.headers)
     for _ in range(data.draw(st.integers(1, 2))):
         at = data.draw(st.integers(0, len(headers) - 1))
-        value = data.draw(st.one_of(st.binary(max_size=40), st.sampled_from(sorted(Kind)).map(str.encode)))
+        kinds = st.sampled_from(sorted(Kind)).map(str.encode)
+        value = data.draw(st.one_of(st.none(), st.binary(max_size=40), kinds))
         headers[at] = (headers[at][0], value)
     judged(encoded.value, tuple(headers), SPEC)

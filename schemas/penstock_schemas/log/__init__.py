@@ -9,6 +9,7 @@ from penstock_schemas.log.base import (
     Log,
     Reader,
     Record,
+    RecordHeaders,
     TopicInfo,
 )
 
@@ -21,5 +22,6 @@ __all__ = [
     "Log",
     "Reader",
     "Record",
+    "RecordHeaders",
     "TopicInfo",
 ]

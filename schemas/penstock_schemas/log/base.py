@@ -12,7 +12,10 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from concurrent.futures import Future
 
+# What an appender takes; names may repeat.
 Headers: TypeAlias = "tuple[tuple[str, bytes], ...]"
+# What a record may have: other clients also write null values, which are not empty ones.
+RecordHeaders: TypeAlias = "tuple[tuple[str, bytes | None], ...]"
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,12 +28,12 @@ class Record:
     timestamp_ms: int
     key: bytes | None
     value: bytes | None
-    headers: Headers
+    headers: RecordHeaders
 
     @property
     def size(self) -> int:
         """Bytes of key, value and headers."""
-        named = sum(len(name) + len(value) for name, value in self.headers)
+        named = sum(len(name) + len(value or b"") for name, value in self.headers)
         return len(self.key or b"") + len(self.value or b"") + named
 
 
@@ -70,7 +73,8 @@ class Appender(Protocol):
 
         The future fails with `LogUnavailableError` where trying again may help (the record may be in the log
         all the same), with `FatalError` where the log refuses the record or the topic for good. May block for
-        a bounded time while the log is away.
+        a bounded time while the log is away. Raises `ValueError` where there is neither key nor value, and where a
+        header is null.
         """
         ...
 
@@ -131,6 +135,13 @@ class GroupReader(Protocol):
 
     def bounds(self, partition: int) -> tuple[int, int]:
         """As `Reader.bounds`."""
+        ...
+
+    def end(self, partition: int) -> int | None:
+        """Return the offset that the partition's next record will get, as the last fetch told; costs no round trip.
+
+        None before the first fetch, and for a partition that this member does not hold.
+        """
         ...
 
     def report(self, offsets: Mapping[int, int]) -> None:

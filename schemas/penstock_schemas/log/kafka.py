@@ -43,7 +43,7 @@ class KafkaLog:
         timeout: seconds that connecting, describing and handing over a record may take.
         delivery_timeout: seconds after which a record that is not acknowledged has failed.
         session_timeout: seconds without a heartbeat after which a group goes on without a member.
-        max_message_bytes: the largest record; topics that `create` makes take as much.
+        max_message_bytes: the largest record; topics that `create` makes take as much, and no less than the default.
         max_buffered_bytes: how much an appender keeps unacknowledged before `append` waits.
         replication_factor: of topics that `create` makes; -1 is the brokers' default.
     """
@@ -74,7 +74,8 @@ class KafkaLog:
         """Create a topic with broker append times unless it exists; describe it either way."""
         settings = {
             "message.timestamp.type": "LogAppendTime",
-            "max.message.bytes": str(self._max_message_bytes),
+            # A producer's limit is for its own messages; larger ones of others, policies, may go to the same topics.
+            "max.message.bytes": str(max(self._max_message_bytes, DEFAULT_MAX_MESSAGE_BYTES)),
             "cleanup.policy": "compact" if compacted else "delete",
         }
         wanted = {
@@ -97,12 +98,7 @@ class KafkaLog:
         """Describe a topic; raises `TopicError` where there is none."""
 
         def describe(admin: Any) -> tuple[Any, Any, Any]:
-            (found,) = admin.describe_topics([topic])
-            error = for_code(found["error_code"])
-            if error is UnknownTopicOrPartitionError:
-                raise TopicError(f"there is no topic {topic!r} at {self._connection.bootstrap_servers}: create it")
-            if error is not NoError:
-                raise error
+            found = self._found(admin, topic)
             resource = ConfigResource(ConfigResourceType.TOPIC, topic, {"message.timestamp.type": None})
             configs = admin.describe_configs([resource], config_filter="all")["topic"][topic]
             return found, configs, admin.describe_cluster()
@@ -120,7 +116,7 @@ class KafkaLog:
         """Make an appender."""
         return KafkaAppender(
             self._connection,
-            self.describe,
+            self._partitions,
             delivery_timeout=self._delivery_timeout,
             max_message_bytes=self._max_message_bytes,
             max_buffered_bytes=self._max_buffered_bytes,
@@ -128,13 +124,13 @@ class KafkaLog:
 
     def reader(self) -> KafkaReader:
         """Make a reader of chosen partitions."""
-        return KafkaReader(self._connection, self.describe)
+        return KafkaReader(self._connection, self._partitions)
 
     def group(self, topic: str, group: str, listener: GroupListener) -> KafkaGroupReader:
         """Make a member of a consumer group over `topic`; it joins with its first poll."""
-        self.describe(topic)
+        self._partitions(topic)
         return KafkaGroupReader(
-            self._connection, self.describe, topic, group, listener, session_timeout=self._session_timeout
+            self._connection, self._partitions, topic, group, listener, session_timeout=self._session_timeout
         )
 
     def close(self) -> None:
@@ -149,6 +145,20 @@ class KafkaLog:
 
     def __exit__(self, *exc: object) -> None:
         self.close()
+
+    def _partitions(self, topic: str) -> int:
+        """Count a topic's partitions, in one round trip; raises `TopicError` where there is none."""
+        found = self._ask(lambda admin: self._found(admin, topic), f"describe topic {topic!r}")
+        return len(found["partitions"])
+
+    def _found(self, admin: Any, topic: str) -> Any:
+        (found,) = admin.describe_topics([topic])
+        error = for_code(found["error_code"])
+        if error is UnknownTopicOrPartitionError:
+            raise TopicError(f"there is no topic {topic!r} at {self._connection.bootstrap_servers}: create it")
+        if error is not NoError:
+            raise error
+        return found
 
     def _ask(self, question: Callable[[Any], _T], doing: str) -> _T:
         """Ask the cluster, again and again while it does not answer, for as long as the timeout."""

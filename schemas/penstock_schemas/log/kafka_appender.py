@@ -13,12 +13,13 @@ from kafka import KafkaProducer
 from kafka.errors import KafkaError
 
 from penstock_schemas.errors import FatalError, LogUnavailableError, PenstockError, TopicError
+from penstock_schemas.log.appending import check_given
 from penstock_schemas.log.base import Appended
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from penstock_schemas.log.base import Headers, TopicInfo
+    from penstock_schemas.log.base import Headers
     from penstock_schemas.log.kafka_client import Connection
 
 # What the producer's own report of a timeout, which says more than the appender's, may come late.
@@ -51,14 +52,14 @@ class KafkaAppender:
     def __init__(
         self,
         connection: Connection,
-        describe: Callable[[str], TopicInfo],
+        count_partitions: Callable[[str], int],
         *,
         delivery_timeout: float,
         max_message_bytes: int,
         max_buffered_bytes: int,
     ) -> None:
         self._connection = connection
-        self._describe = describe
+        self._count_partitions = count_partitions
         self._delivery_timeout = delivery_timeout
         self._max_message_bytes = max_message_bytes
         self._max_buffered_bytes = max_buffered_bytes
@@ -81,10 +82,9 @@ class KafkaAppender:
         value: bytes | None = None,
         headers: Headers = (),
     ) -> Future[Appended]:
-        """Hand over a record; raises `ValueError` where it has neither key nor value, all else is the future's."""
+        """Hand over a record; raises `ValueError` where no log takes it, all else is the future's."""
         where = f"{topic}-{partition}"
-        if key is None and value is None:
-            raise ValueError(f"a record for {where} has neither key nor value: give one")
+        check_given(where, key, value, headers)
         future: Future[Appended] = Future()
         try:
             producer = self._current_producer(where)
@@ -147,7 +147,7 @@ class KafkaAppender:
     def _check(self, topic: str, partition: int) -> None:
         """Tell a missing topic from an absent broker, which to the producer look alike."""
         if partition >= self._partitions.get(topic, 0):
-            self._partitions[topic] = self._describe(topic).partitions
+            self._partitions[topic] = self._count_partitions(topic)
         if not 0 <= partition < self._partitions[topic]:
             raise TopicError(f"topic {topic!r} has no partition {partition}: it has {self._partitions[topic]}")
 

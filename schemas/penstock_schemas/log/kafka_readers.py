@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Any
 
 from kafka import KafkaConsumer, TopicPartition
 from kafka.consumer.subscription_state import AsyncConsumerRebalanceListener
-from kafka.errors import KafkaError, OffsetOutOfRangeError
+from kafka.errors import CorruptRecordError, KafkaError, OffsetOutOfRangeError, UnsupportedCodecError
 from kafka.future import Future as KafkaFuture
 from kafka.structs import OffsetAndMetadata
 
-from penstock_schemas.errors import TopicError
+from penstock_schemas.errors import LogUnavailableError, TopicError
 from penstock_schemas.log.base import Record
 
 if TYPE_CHECKING:
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from kafka.net.compat import KafkaNetClient
 
-    from penstock_schemas.log.base import GroupListener, TopicInfo
+    from penstock_schemas.log.base import GroupListener
     from penstock_schemas.log.kafka_client import Connection
 
 _log = logging.getLogger(__name__)
@@ -47,20 +47,19 @@ def _open(connection: Connection, **settings: Any) -> tuple[Any, KafkaNetClient]
 class _Consumer:
     """What both readers share: a consumer's records and bounds."""
 
-    def __init__(self, connection: Connection, describe: Callable[[str], TopicInfo], **settings: Any) -> None:
+    def __init__(self, connection: Connection, count_partitions: Callable[[str], int], **settings: Any) -> None:
         self._connection = connection
-        self._describe = describe
+        self._count_partitions = count_partitions
         self._consumer, self._network = _open(connection, **settings)
 
     def poll_records(self, timeout: float, max_records: int) -> list[Record]:
-        try:
-            with self._connection.errors("read"):
+        with self._connection.errors("read"):
+            try:
                 polled = self._consumer.poll(int(timeout * 1000), max_records)
-        except TopicError as error:
-            cause = error.__cause__
-            if isinstance(cause, OffsetOutOfRangeError):
-                raise self._out_of_range(cause) from cause
-            raise
+            except OffsetOutOfRangeError as error:
+                raise self._out_of_range(error) from error
+            except (CorruptRecordError, UnsupportedCodecError) as error:
+                raise self._unreadable(error) from error
         return [
             Record(r.topic, r.partition, r.offset, r.timestamp, r.key, r.value, tuple(r.headers))
             for records in polled.values()
@@ -68,17 +67,22 @@ class _Consumer:
         ]
 
     def partition_bounds(self, topic: str, partition: int) -> tuple[int, int]:
-        self.check(topic, partition)
         wanted = TopicPartition(topic, partition)
+        if wanted not in self._consumer.assignment():
+            self.check(topic, partition)
         timeout_ms = int(self._connection.timeout * 1000)
-        with self._connection.errors(f"read the bounds of {topic}-{partition}"):
-            # The end first: a log that is cut in between still has its start at or below its end.
-            end = self._consumer.end_offsets([wanted], timeout_ms)[wanted]
-            return min(self._consumer.beginning_offsets([wanted], timeout_ms)[wanted], end), end
+        try:
+            with self._connection.errors(f"read the bounds of {topic}-{partition}"):
+                # The end first: a log that is cut in between still has its start at or below its end.
+                end = self._consumer.end_offsets([wanted], timeout_ms)[wanted]
+                return min(self._consumer.beginning_offsets([wanted], timeout_ms)[wanted], end), end
+        except LogUnavailableError:
+            self.check(topic, partition)
+            raise
 
     def check(self, topic: str, partition: int) -> None:
         """Tell a missing topic from an absent broker, which to the consumer look alike."""
-        partitions = self._describe(topic).partitions
+        partitions = self._count_partitions(topic)
         if not 0 <= partition < partitions:
             raise TopicError(f"topic {topic!r} has no partition {partition}: it has {partitions}")
 
@@ -88,6 +92,20 @@ class _Consumer:
         return TopicError(
             f"offset {offset} of {wanted.topic}-{wanted.partition} is outside its log, which holds "
             f"{start} to {end}: records were lost to retention, or the topic was recreated"
+        )
+
+    def _unreadable(self, error: KafkaError) -> TopicError:
+        # kafka-python 3.0 does not tell which fetch it was at, and tries to go on with it for ever: the next poll
+        # would not return. Dropped here, it is fetched again, and refused again.
+        fetch = self._consumer._fetcher._next_partition_records  # noqa: SLF001  (there is no public way to either)
+        if not fetch:
+            return TopicError(f"cannot parse what was fetched: {error}; who wrote it?")
+        fetch.drain()
+        topic, partition = fetch.topic_partition
+        position = max(fetch.fetch_offset, fetch.next_fetch_offset)
+        return TopicError(
+            f"cannot parse the record batch at offset {position} of {topic}-{partition}: {error}; "
+            "find out who wrote it, and have the log cut at that batch's end"
         )
 
 
@@ -127,7 +145,7 @@ class KafkaGroupReader(_Consumer):
     def __init__(
         self,
         connection: Connection,
-        describe: Callable[[str], TopicInfo],
+        count_partitions: Callable[[str], int],
         topic: str,
         group: str,
         listener: GroupListener,
@@ -137,7 +155,7 @@ class KafkaGroupReader(_Consumer):
         session_timeout_ms = int(session_timeout * 1000)
         super().__init__(
             connection,
-            describe,
+            count_partitions,
             group_id=group,
             session_timeout_ms=session_timeout_ms,
             heartbeat_interval_ms=session_timeout_ms // 3,
@@ -167,6 +185,13 @@ class KafkaGroupReader(_Consumer):
     def bounds(self, partition: int) -> tuple[int, int]:
         """Return a partition's first offset and the offset that its next record will get."""
         return self.partition_bounds(self._topic, partition)
+
+    def end(self, partition: int) -> int | None:
+        """Return the offset that the next record will get, as the last fetch told; None before the first."""
+        if partition not in self._bridge.held:
+            return None
+        end: int | None = self._consumer.highwater(TopicPartition(self._topic, partition))
+        return end
 
     def report(self, offsets: Mapping[int, int]) -> None:
         """Write next offsets to the group; errors are logged."""

@@ -10,13 +10,14 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Self
 
 from penstock_schemas.errors import FatalError, LogUnavailableError, TooLargeError, TopicError
+from penstock_schemas.log.appending import check_given
 from penstock_schemas.log.base import Appended, Record, TopicInfo
 from penstock_schemas.log.memory_group import Group, MemoryGroupReader
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from penstock_schemas.log.base import GroupListener, Headers
+    from penstock_schemas.log.base import GroupListener, Headers, RecordHeaders
 
 
 @dataclass(slots=True)
@@ -109,8 +110,15 @@ class MemoryLog:
             found = self._partition(topic, partition)
             return found.start, found.end
 
-    def append(self, topic: str, partition: int, key: bytes | None, value: bytes | None, headers: Headers) -> Appended:
-        """Append a record; raises what an appender's future fails with."""
+    def end(self, topic: str, partition: int) -> int:
+        """Return the offset that a partition's next record will get; answers in an outage too."""
+        with self.changed:
+            return self._partition(topic, partition).end
+
+    def append(
+        self, topic: str, partition: int, key: bytes | None, value: bytes | None, headers: RecordHeaders
+    ) -> Appended:
+        """Append any record that a log may hold; raises what an appender's future fails with."""
         with self.changed:
             self._raise_outage()
             target = self._partition(topic, partition)
@@ -211,9 +219,8 @@ class MemoryAppender:
         value: bytes | None = None,
         headers: Headers = (),
     ) -> Future[Appended]:
-        """Append a record; raises `ValueError` where it has neither key nor value."""
-        if key is None and value is None:
-            raise ValueError(f"a record for {topic}-{partition} has neither key nor value: give one")
+        """Append a record; raises `ValueError` where it has neither key nor value, or a null header."""
+        check_given(f"{topic}-{partition}", key, value, headers)
         future: Future[Appended] = Future()
         if self._closed:
             future.set_exception(FatalError(f"cannot append to {topic}-{partition}: the appender is closed"))

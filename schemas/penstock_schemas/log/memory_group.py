@@ -81,6 +81,12 @@ class MemoryGroupReader:
         """Return a partition's first offset and the offset that its next record will get."""
         return self._log.bounds(self._topic, partition)
 
+    def end(self, partition: int) -> int | None:
+        """Return the offset that the next record will get, exactly; None for what this member does not hold."""
+        if (self._topic, partition) not in self._positions:
+            return None
+        return self._log.end(self._topic, partition)
+
     def report(self, offsets: Mapping[int, int]) -> None:
         """Write next offsets to the group; dropped while the log is away or this member is no member."""
         with self._log.changed:
