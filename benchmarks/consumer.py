@@ -1,0 +1,116 @@
+"""How fast one consumer is, on one core: from Kafka through judging and assembling to synced files and commits."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING
+
+from prometheus_client import CollectorRegistry
+
+from benchmarks.cartpole import STREAM, TOPIC, Pipeline
+from benchmarks.figure import Figure, paired
+from penstock_consumers.metrics import ConsumerMetrics
+from penstock_consumers.store.bucket import open_bucket
+from penstock_consumers.store.commits import Limits
+from penstock_consumers.store.replay_store import ReplayStore
+from penstock_consumers.worker import Cadence, Worker
+from penstock_schemas.log.memory import MemoryLog
+from penstock_schemas.messages import decode, encode_begin, encode_chunks
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    import pyarrow as pa
+
+    from penstock_schemas.log import Log
+    from penstock_schemas.stream import StreamSpec
+
+_RECORDED_STEPS = 2_000_000
+_PRODUCERS = 4
+_ROUNDS = 5
+_LEAST = 2_000_000
+_DEAD_LETTERS = f"{TOPIC}.dead-letter"
+
+
+def from_kafka(log: Log, folder: Path) -> Iterator[Figure]:
+    """Fill a topic with real rollouts, then read it into new stores, in turn with reading it alone."""
+    topic, dead_letters = f"{TOPIC}.full", _DEAD_LETTERS
+    log.create(topic)
+    log.create(dead_letters)
+    steps = _fill(log, topic)
+    rounds = iter(range(2 * _ROUNDS))
+    ours, reference, ratio = paired(
+        lambda: steps / _consume(log, topic, folder / str(next(rounds))), lambda: steps / _read(log, topic), _ROUNDS
+    )
+    name = "one consumer, from Kafka to committed (reference: reading the records alone)"
+    yield Figure(name, round(ours), "steps/s", round(reference), round(ratio, 3), f">= {_LEAST:,}", ours >= _LEAST)
+
+
+def _fill(log: Log, topic: str) -> int:
+    """Publish the same real rollouts under several names, as so many producers would."""
+    spec, batches = _record()
+    appender = log.appender()
+    for number in range(_PRODUCERS):
+        name = f"bench-{number}"
+        begin = encode_begin(spec, name, name)
+        begun = appender.append(topic, 0, key=name.encode(), value=begin.value, headers=begin.headers).result()
+        for sequence, batch in enumerate(batches):
+            encoded = encode_chunks(spec, batch, producer=name, incarnation=begun.offset, sequence=sequence)
+            appender.append(topic, 0, key=name.encode(), value=encoded.value, headers=encoded.headers).result()
+    appender.close()
+    return _PRODUCERS * sum(len(batch.column("reward").values) for batch in batches)
+
+
+def _record() -> tuple[StreamSpec, list[pa.RecordBatch]]:
+    with MemoryLog() as memory:
+        memory.create(TOPIC)
+        pipeline = Pipeline(memory, 64)
+        with pipeline.publisher:
+            pipeline.run(_RECORDED_STEPS)
+        reader = memory.reader()
+        reader.seek(TOPIC, 0, 0)
+        messages = []
+        while records := reader.poll(0.0):
+            messages += [decode(record, pipeline.spec) for record in records]
+    return pipeline.spec, [message.batch for message in messages if message.batch is not None]
+
+
+def _consume(log: Log, topic: str, folder: Path) -> float:
+    bucket = open_bucket(folder)
+    store = ReplayStore(bucket, STREAM, log.describe(topic))
+    worker = Worker(
+        log,
+        store,
+        _DEAD_LETTERS,
+        group=f"bench-{folder.name}",
+        limits=Limits(),
+        cadence=Cadence(),
+        metrics=ConsumerMetrics(CollectorRegistry()),
+        clock=time.monotonic,
+        wall=time.time,
+    )
+    reader = log.reader()
+    end = reader.bounds(topic, 0)[1]
+    reader.close()
+    while not worker.partitions:
+        worker.run_once()
+    started = time.perf_counter()
+    while worker.committed.get(0, 0) < end:
+        worker.run_once()
+    elapsed = time.perf_counter() - started
+    worker.close()
+    return elapsed
+
+
+def _read(log: Log, topic: str) -> float:
+    reader = log.reader()
+    end = reader.bounds(topic, 0)[1]
+    reader.seek(topic, 0, 0)
+    started, at = time.perf_counter(), 0
+    while at < end:
+        for record in reader.poll(1.0):
+            at = record.offset + 1
+    elapsed = time.perf_counter() - started
+    reader.close()
+    return elapsed
