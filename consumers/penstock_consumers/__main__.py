@@ -4,13 +4,19 @@ from __future__ import annotations
 
 import sys
 
-from penstock_consumers.service import serve
-from penstock_consumers.settings import ConsumerSettings
-from penstock_schemas.service import run_service
-
 
 def main() -> None:
     """Run a consumer; exits with 0 after a clean stop, 1 or 2 after an error."""
+    try:
+        # Here, since a base install lacks what they need, and that is to be told in one line.
+        from penstock_consumers.service import serve  # noqa: PLC0415
+        from penstock_consumers.settings import ConsumerSettings  # noqa: PLC0415
+        from penstock_schemas.service import run_service  # noqa: PLC0415
+    except ModuleNotFoundError as error:
+        if (error.name or "").startswith("penstock_"):
+            raise
+        sys.stderr.write(f"error: {error}: a consumer needs more than the base: pip install 'penstock[consumer]'\n")
+        sys.exit(2)
     sys.exit(run_service("consumer", ConsumerSettings, serve))
 
 

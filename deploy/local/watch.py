@@ -22,8 +22,8 @@ class Reading:
     episodes: float = 0.0
     lag: float = 0.0
     version: float = 0.0
-    returns: tuple[float, float] = (0.0, 0.0)
-    """Number and sum of the returns of the newest policy version."""
+    mean_return: float | None = None
+    """Of the newest policy version's episodes; None before the first one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,33 +80,30 @@ def line(flows: Sequence[Flow], title: str) -> str:
 
 def _numbers(flow: Flow) -> tuple[str, ...]:
     reading = flow.reading
-    count, total = reading.returns
     return (
         f"{flow.speed:,.0f}",
         f"{reading.steps:,.0f}",
         f"{reading.episodes:,.0f}",
         f"{reading.lag:,.0f}",
         f"{reading.version:.0f}",
-        f"{total / count:.1f}" if count else "",
+        "" if reading.mean_return is None else f"{reading.mean_return:.1f}",
     )
 
 
 def _read(pod: Pod) -> Reading:
     sums: dict[str, float] = {}
-    by_version: dict[str, dict[int, float]] = {"count": {}, "sum": {}}
+    mean_return: dict[int, float] = {}
     for sample in pod.samples():
         name = sample.name.partition("_")[2].partition("_")[2]
-        version = sample.labels.get("policy_version")
-        if version is not None and name.startswith("episode_return_"):
-            by_version[name.rpartition("_")[2]][int(version)] = sample.value
+        if name == "episode_return_mean":
+            mean_return[int(sample.labels["policy_version"])] = sample.value
         elif sample.labels.get("outcome", "ended") in {"ended", "aborted"}:
             sums[name] = sums.get(name, 0.0) + sample.value
-    newest = max(by_version["count"], default=0)
     return Reading(
         running=pod.running,
         steps=sums.get("steps_total", 0.0),
         episodes=sums.get("episodes_total", 0.0),
         lag=sums.get("lag_offsets", 0.0),
         version=sums.get("policy_version", 0.0),
-        returns=(by_version["count"].get(newest, 0.0), by_version["sum"].get(newest, 0.0)),
+        mean_return=mean_return[max(mean_return)] if mean_return else None,
     )

@@ -13,7 +13,6 @@ if TYPE_CHECKING:
     from penstock_producers.fragment import ClosedFragment
     from penstock_schemas.errors import PolicyRejectedError
     from penstock_schemas.messages import Encoded
-    from penstock_schemas.policies import PolicyRecord
 
 _PREFIX = "penstock_producer"
 
@@ -49,7 +48,9 @@ class ProducerMetrics:
         )
         self._version = Gauge(f"{_PREFIX}_policy_version", "The policy version that acts.", registry=registry)
         self._loaded = Gauge(
-            f"{_PREFIX}_policy_loaded_timestamp_seconds", "When the policy that acts was loaded.", registry=registry
+            f"{_PREFIX}_policy_loaded_timestamp_seconds",
+            "When the policy that acts was loaded or, before the first load, made.",
+            registry=registry,
         )
         self._rejected = Counter(
             f"{_PREFIX}_policies_rejected", "Policy versions not loaded, by reason.", ["reason"], registry=registry
@@ -72,9 +73,9 @@ class ProducerMetrics:
             versions = np.full(episodes, version, np.int64)
             self._statistics.observe(versions, fragment.episode_return, fragment.episode_length)
 
-    def loaded(self, record: PolicyRecord, now: float) -> None:
-        """Another policy version acts, from the time `now` in seconds since the epoch."""
-        self._version.set(record.version)
+    def loaded(self, version: int, now: float) -> None:
+        """A policy version acts, from the time `now` in seconds since the epoch."""
+        self._version.set(version)
         self._loaded.set(now)
 
     def rejected(self, error: PolicyRejectedError) -> None:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import logging
 import time
 import zlib
-from typing import TYPE_CHECKING
+from contextlib import ExitStack
+from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
 import torch
@@ -19,21 +20,25 @@ from penstock_producers.policy import PolicyWatcher, TorchPolicy, make_policy
 from penstock_producers.publisher import Publisher, PublishLimits, chunk_bytes
 from penstock_producers.rollout import Rollout
 from penstock_producers.spaces import from_gymnasium
-from penstock_schemas.errors import EnvError, LogUnavailableError, PolicyRejectedError, SettingsError
+from penstock_schemas.errors import EnvError, LogUnavailableError, SettingsError
 from penstock_schemas.log.kafka import KafkaLog
 from penstock_schemas.service import Endpoint, Health
 from penstock_schemas.stream import StreamSpec
 
 if TYPE_CHECKING:
     import threading
+    from collections.abc import Callable
 
     from penstock_producers.fragment import ClosedFragment
     from penstock_producers.settings import ProducerSettings
+    from penstock_schemas.errors import PolicyRejectedError
     from penstock_schemas.log import Log
-    from penstock_schemas.policies import PolicyRecord
 
 _LOG = logging.getLogger(__name__)
 _BEAT_LIMIT_SECONDS = 60.0
+_AGAIN_SECONDS = 1.0
+
+_T = TypeVar("_T")
 
 
 def serve(settings: ProducerSettings, stop: threading.Event) -> None:
@@ -79,14 +84,15 @@ def produce(
 ) -> None:
     """Step `env` and publish to `log` until `stop`, then end the incarnation.
 
+    While the log does not answer it waits, also at its start, and says why.
+
     Raises `EnvError` where the env breaks: what it had given before is published, and its open episodes are aborted
     with the error.
     """
     health.ready("env")
     env_seed, action_rng = _generators(settings)
     spec, policy = describe(settings, env, action_rng)
-    log.create(settings.rollouts_topic, partitions=settings.partitions)
-    log.create(settings.policies_topic, compacted=True)
+    metrics.loaded(policy.version, time.time())
     limits = PublishLimits(settings.max_message_bytes, settings.max_in_flight_bytes)
     rollout = Rollout(
         env,
@@ -99,42 +105,45 @@ def produce(
         clock=time.monotonic,
     )
     patience = _Patience(settings.grace_seconds, health, stop)
-    publisher = Publisher(
-        log,
-        settings.rollouts_topic,
-        spec,
-        settings.producer_id,
-        limits=limits,
-        observer=metrics,
-        while_waiting=patience,
-        clock=time.monotonic,
-    )
 
     def reject(error: PolicyRejectedError) -> None:
         _LOG.warning("not loaded, the last good policy acts on: %s", error)
         metrics.rejected(error)
 
-    def refresh(newer: PolicyRecord) -> None:
-        try:
-            policy.load(newer)
-        except PolicyRejectedError as error:
-            reject(error)
-        else:
-            metrics.loaded(newer, time.time())
+    def begin(opened: ExitStack) -> tuple[PolicyWatcher, Publisher]:
+        log.create(settings.rollouts_topic, partitions=settings.partitions)
+        log.create(settings.policies_topic, compacted=True)
+        watcher = PolicyWatcher(log, settings.policies_topic, check=policy.check, rejected=reject)
+        opened.enter_context(watcher)
+        publisher = Publisher(
+            log,
+            settings.rollouts_topic,
+            spec,
+            settings.producer_id,
+            limits=limits,
+            observer=metrics,
+            while_waiting=patience,
+            clock=time.monotonic,
+        )
+        return watcher, opened.enter_context(publisher)
 
     def publish(fragment: ClosedFragment) -> None:
         metrics.acted(fragment, policy.version)
         publisher.publish(fragment.batch)
 
-    with PolicyWatcher(log, settings.policies_topic, reject) as watcher, publisher:
+    with ExitStack() as opened:
+        begun = _once_the_log_answers(begin, opened, metrics, health, stop)
+        if begun is None:
+            return
+        watcher, publisher = begun
         metrics.began(publisher.incarnation)
-        health.ready("log")
         _LOG.info("incarnation %d of %s began", publisher.incarnation, settings.producer_id)
         reason = "shutdown"
         try:
             while not stop.is_set():
                 if (newer := watcher.take()) is not None:
-                    refresh(newer)
+                    policy.load(newer)
+                    metrics.loaded(newer.version, time.time())
                 publish(rollout.fragment())
                 health.beat()
         except EnvError as error:
@@ -147,6 +156,32 @@ def produce(
         finally:
             publisher.end(reason)
             publisher.flush()
+
+
+def _once_the_log_answers(
+    begin: Callable[[ExitStack], _T],
+    opened: ExitStack,
+    metrics: ProducerMetrics,
+    health: Health,
+    stop: threading.Event,
+) -> _T | None:
+    """Call `begin` again and again until the log answers; None where `stop` came first.
+
+    What `begin` has entered into `opened` before it failed is left again.
+    """
+    while True:
+        try:
+            begun = begin(opened)
+        except LogUnavailableError as error:
+            opened.close()
+            _LOG.warning("waiting for the log: %s", error)
+            metrics.waiting(str(error))
+            health.beat()
+            if stop.wait(_AGAIN_SECONDS):
+                return None
+        else:
+            metrics.waiting(None)
+            return begun
 
 
 class _Patience:

@@ -57,7 +57,8 @@ class ProducerSettings(ServiceSettings):
     """After how many seconds what was recorded is published, at most."""
 
     max_message_bytes: Annotated[int, Field(ge=16_384)] = 1 << 20
-    """How large a message may be, all overhead included; the topic must take as much."""
+    """How large a message may be, all overhead included; the topic and the consumers' --max-message-bytes must take
+    as much."""
 
     max_in_flight_bytes: Positive = 16 << 20
     """How many bytes may wait for Kafka's acknowledgement before the environments wait."""

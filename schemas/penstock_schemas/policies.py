@@ -28,6 +28,7 @@ KEY = b"policy"
 FORMAT = b"1"
 WEIGHTS_FORMAT = b"safetensors"
 MAX_INLINE_BYTES = 1_000_000
+_VERSION_DIGITS = len(str((1 << 63) - 1))
 
 
 @dataclass(frozen=True)
@@ -85,7 +86,8 @@ def encode_policy(record: PolicyRecord) -> tuple[bytes, Headers]:
 
 def decode_policy(record: Record) -> PolicyRecord:
     """Read a version; raises `PolicyRejectedError` unless its digest is that of its own weights and settings."""
-    headers: dict[str, bytes] = dict(record.headers)
+    # A null header says as much as one that is not there.
+    headers = {name: value for name, value in record.headers if value is not None}
     if headers.get("penstock") != FORMAT or headers.get("format") != WEIGHTS_FORMAT:
         known = f"{FORMAT!r} with {WEIGHTS_FORMAT!r}"
         found = f"{headers.get('penstock')!r} with {headers.get('format')!r}"
@@ -103,7 +105,8 @@ def decode_policy(record: Record) -> PolicyRecord:
 
 
 def _version(header: bytes) -> int:
-    if not header.isdigit() or not 0 < int(header[:20]) < 1 << 63:
+    # The length first: reading a long number takes the square of its digits.
+    if not header.isdigit() or len(header) > _VERSION_DIGITS or not 0 < int(header) < 1 << 63:
         raise ValueError(f"the version {header[:32]!r}")
     return int(header)
 

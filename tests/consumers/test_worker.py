@@ -279,7 +279,7 @@ def test_metrics_tell_what_happened(log: MemoryLog, bucket: Bucket, clock: Clock
     assert member.value("open_episodes", partition="0") == 1
     assert member.value("commit_seconds_count") == 1
     # Aborted episodes are left out.
-    assert member.value("episode_return_count", policy_version="0") == 1
+    assert member.value("episode_length_steps_count", policy_version="0") == 1
     assert member.value("policy_version") == 0
 
 

@@ -28,6 +28,22 @@ def constant(observation: Any, action: Any, parameters: list[float]) -> nn.Modul
     return Constant(parameters)
 
 
+class Remembering(Constant):
+    """Keeps the observations that it was given."""
+
+    def __init__(self, parameters: int) -> None:
+        super().__init__([0.0] * parameters)
+        self.seen: list[Tensor] = []
+
+    def forward(self, observation: Tensor) -> tuple[Tensor, Tensor]:
+        self.seen.append(observation)
+        return super().forward(observation)
+
+
+def remembering(observation: Any, action: Any) -> nn.Module:
+    return Remembering(action.n)
+
+
 class Doubling(ActorCritic):
     """The built-in network, twice."""
 
@@ -38,6 +54,45 @@ class Doubling(ActorCritic):
 
 def doubling(observation: Any, action: Any) -> nn.Module:
     return Doubling(observation.shape, action.n)
+
+
+def rectified(observation: Any, action: Any) -> nn.Module:
+    """The built-in network with other layers in it."""
+    network = ActorCritic(observation.shape, action.n)
+    network.trunk[1] = nn.ReLU()
+    network.trunk[3] = nn.ReLU()
+    return network
+
+
+class Halved(nn.Module):
+    """Keeps weights that numpy has no dtype for."""
+
+    def __init__(self, inputs: int, parameters: int) -> None:
+        super().__init__()
+        self.layer = nn.Linear(inputs, parameters + 1).to(torch.bfloat16)
+
+    def forward(self, observation: Tensor) -> tuple[Tensor, Tensor]:
+        out = self.layer(observation.to(torch.bfloat16)).float()
+        return out[:, :-1], out[:, -1]
+
+
+def halved(observation: Any, action: Any) -> nn.Module:
+    return Halved(observation.shape[0], action.n)
+
+
+class Stateful(Halved):
+    """Keeps state that is no tensor."""
+
+    def __init__(self, inputs: int, parameters: int) -> None:
+        super().__init__(inputs, parameters)
+        self.layer.to(torch.float32)
+
+    def get_extra_state(self) -> str:
+        return "tired"
+
+
+def stateful(observation: Any, action: Any) -> nn.Module:
+    return Stateful(observation.shape[0], action.n)
 
 
 class Answering(nn.Module):

@@ -6,12 +6,13 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
-from gymnasium.vector import AutoresetMode
+from gymnasium.vector import AutoresetMode, SyncVectorEnv
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from penstock_producers.envs import CanonicalEnv, Rows, make_env
 from penstock_schemas.errors import EnvError, SpaceError
+from tests.producers.envs_that_end import ALWAYS_ENDS
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -230,6 +231,30 @@ def test_an_env_that_ignores_the_reset_mask_is_refused_at_its_first_partial_rese
         record(env, 3, seed=0)
 
 
+def test_a_reset_that_raises_costs_no_step_where_it_is_asked_for() -> None:
+    env = make_env(ALWAYS_ENDS, 2, kwargs={"resets": 1}, autoreset=AutoresetMode.DISABLED)
+    env.reset()
+    (rows,) = env.step(np.zeros(2, np.int64))
+    assert (rows.reward.tolist(), rows.terminated.tolist(), rows.first.tolist()) == ([1, 1], [True] * 2, [False] * 2)
+    assert np.array_equal(rows.observation, np.ones((2, 1), np.float32))
+    for _ in range(2):
+        with pytest.raises(EnvError, match=r"AlwaysEnds'.*reset\(\) raised RuntimeError: no more resets"):
+            env.step(np.zeros(2, np.int64))
+    env.close()
+
+
+def test_a_later_reset_forgets_one_that_raised() -> None:
+    env = make_env(ALWAYS_ENDS, 2, kwargs={"resets": 1}, autoreset=AutoresetMode.DISABLED)
+    env.reset()
+    env.step(np.zeros(2, np.int64))
+    mend = env._env.unwrapped
+    assert isinstance(mend, SyncVectorEnv)
+    mend.set_attr("resets", 3)
+    assert env.reset().first.all()
+    assert len(env.step(np.zeros(2, np.int64))) == 2
+    env.close()
+
+
 @pytest.mark.parametrize(
     ("factory", "message"),
     [
@@ -250,7 +275,9 @@ def test_an_env_without_a_known_autoreset_mode_is_refused(mode: Any, declared: s
 
 
 def test_a_space_that_is_not_one_array_is_refused() -> None:
-    with pytest.raises(SpaceError, match=r"dict_space'.*observation space Dict.*is not supported; use one of Box"):
+    with pytest.raises(
+        SpaceError, match=r"dict_space'.*observation space Dict: .*only Box and Discrete.*FlattenObservation"
+    ):
         make_env(f"{ZOO}:dict_space", 2)
 
 

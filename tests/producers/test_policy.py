@@ -167,6 +167,55 @@ def test_a_subclass_of_the_built_in_network_acts_by_its_own_forward() -> None:
     np.testing.assert_allclose(doubled, 2 * built_in, atol=1e-5)
 
 
+def test_a_factory_s_network_of_the_built_in_class_acts_by_its_own_layers() -> None:
+    seen = rng(1).standard_normal((8, 4), np.float32)
+    policy = made(name=f"{ZOO}:rectified")
+    _, parameters, value = policy.act(seen).drawn
+    with torch.no_grad():
+        expected = policy.module(torch.from_numpy(seen))
+    np.testing.assert_allclose(parameters, expected[0], atol=1e-6)
+    np.testing.assert_allclose(value, expected[1], atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("off", "told"), [((0.01, 0), "parameters 0.01"), ((0, 0.01), "value 0.01"), ((np.nan, 0), "")]
+)
+def test_a_function_that_is_not_the_module_s_forward_is_refused(off: tuple[float, float], told: str) -> None:
+    network = ActorCritic((4,), 3)
+    own = network.numpy_forward()
+
+    def forward(observation: NDArray[Any]) -> tuple[NDArray[Any], NDArray[Any]]:
+        parameters, value = own(observation)
+        return parameters + off[0], value + off[1]
+
+    policy = TorchPolicy(network, Discrete(3), Categorical(Discrete(3)), rng(), make_forward=lambda: forward)
+    with pytest.raises(PolicyError, match=f"module ActorCritic: the function that acts answers {told}"):
+        policy.probe(rng(1).standard_normal((4, 4), np.float32))
+
+
+@pytest.mark.parametrize(
+    "observation",
+    [
+        Box((2,), FLOAT32, (100.0, -np.inf), (101.0, np.inf)),
+        Box((2, 3), np.dtype(np.uint8), (0.0,), (255.0,)),
+        Box((), FLOAT32),
+        Discrete(5, start=-2),
+    ],
+)
+def test_a_policy_is_tried_on_observations_that_its_space_holds(observation: Any) -> None:
+    policy = make_policy(f"{ZOO}:remembering", observation, Discrete(3), rng=rng())
+    assert isinstance(policy.module, policy_zoo.Remembering)
+    (seen,) = (tensor.numpy() for tensor in policy.module.seen)
+    assert (seen.dtype, seen.shape) == (observation.dtype, (2, *observation.shape))
+    assert seen.any()
+    if isinstance(observation, Box):
+        flat = seen.reshape(2, -1)
+        assert (flat >= np.array(observation.low)).all()
+        assert (flat <= np.array(observation.high)).all()
+    else:
+        assert observation.outside(seen) is None
+
+
 def test_two_makes_begin_with_equal_weights_whatever_torch_s_generator() -> None:
     one = made()
     torch.manual_seed(123)
@@ -250,9 +299,11 @@ def test_a_bad_version_is_refused_and_nothing_has_changed(spoil: Any, reason: st
         either.load(PolicyRecord(2, good))
     bad = {name: value + 7 for name, value in good.items()}
     spoil(bad)
-    with pytest.raises(PolicyRejectedError, match=re.escape(f"{reason}: policy version 3: {told}")) as refused:
-        policy.load(PolicyRecord(3, bad))
-    assert refused.value.reason == reason
+    for refuse in (policy.check, policy.load):
+        with pytest.raises(PolicyRejectedError, match=re.escape(f"{reason}: policy version 3: {told}")) as refused:
+            refuse(PolicyRecord(3, bad))
+        assert refused.value.reason == reason
+    policy.check(PolicyRecord(3, {name: value + 9 for name, value in good.items()}))
     assert (policy.version, policy.digest) == (2, PolicyRecord(2, good).digest)
     assert digest(weights_of(policy), {}) == policy.digest
     seen = rng().random((50, 4), np.float32)
@@ -281,6 +332,8 @@ def test_a_user_s_own_factory_gets_the_spaces_and_its_arguments() -> None:
         (f"{ZOO}:constant", {}, "it cannot be made with {}: TypeError: constant() missing 1 required"),
         (f"{ZOO}:raising", {}, "it cannot be made with {}: ValueError: the weights are at home"),
         (f"{ZOO}:no_module", {}, "the factory returned str, not a torch.nn.Module"),
+        (f"{ZOO}:halved", {}, "module Halved: weight 'layer.weight' is of torch.bfloat16, which numpy does not have"),
+        (f"{ZOO}:stateful", {}, "module Stateful: weight '_extra_state' is of str, which numpy does not have"),
         ("actor-critic", {"depth": 3}, "it cannot be made with {'depth': 3}: TypeError"),
         ("actor-critic", {"hidden": [-1]}, "it cannot be made with {'hidden': [-1]}: RuntimeError"),
         (f"{ZOO}:of_other_width", {}, "module ActorCritic: forward raised for observations (2, 4) of float32: Runtime"),

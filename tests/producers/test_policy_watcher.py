@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import threading
-from typing import TYPE_CHECKING, Any
+from collections import Counter
+from typing import Any
 
 import numpy as np
 import pytest
 
 from penstock_producers.policy import PolicyWatcher
-from penstock_schemas.log.memory import MemoryLog
+from penstock_schemas.errors import LogUnavailableError, PolicyRejectedError
+from penstock_schemas.log.memory import MemoryLog, MemoryReader
 from penstock_schemas.policies import KEY, PolicyRecord, encode_policy
 from tests.producers.publishing import wait_until
-
-if TYPE_CHECKING:
-    from penstock_schemas.errors import PolicyRejectedError
 
 TOPIC = "policies.test"
 
@@ -30,14 +29,33 @@ class Topic:
         self.log = MemoryLog()
         self.log.create(TOPIC, compacted=True)
         self.rejected: list[PolicyRejectedError] = []
+        self.checks: dict[bytes, Exception] = {}
 
     def watcher(self) -> PolicyWatcher:
-        return PolicyWatcher(self.log, TOPIC, self.rejected.append)
+        return PolicyWatcher(self.log, TOPIC, check=self._check, rejected=self.rejected.append)
+
+    def recreate(self) -> None:
+        with self.log.changed:
+            self.log.delete(TOPIC)
+            self.log.create(TOPIC, compacted=True)
+
+    def _check(self, record: PolicyRecord) -> None:
+        if record.digest in self.checks:
+            raise self.checks[record.digest]
 
     def publish(self, *versions: int) -> None:
         for version in versions:
-            value, headers = encode_policy(record_of(version))
-            self.log.append(TOPIC, 0, KEY, value, headers)
+            self.publish_record(record_of(version))
+
+    def publish_record(self, record: PolicyRecord) -> None:
+        value, headers = encode_policy(record)
+        self.log.append(TOPIC, 0, KEY, value, headers)
+
+    def publish_refused(self, version: int, error: Exception) -> None:
+        """Publish a readable version whose check raises `error`."""
+        refused = PolicyRecord(version, {"other": np.zeros(1, np.float32)})
+        self.checks[refused.digest] = error
+        self.publish_record(refused)
 
     def publish_bad(self, *, version: int = 9, **changed: Any) -> None:
         value, headers = encode_policy(record_of(version))
@@ -131,6 +149,83 @@ def test_bad_records_are_counted_and_skipped(topic: Topic, when: str) -> None:
         assert watcher.take() is None
     reasons = [error.reason for error in topic.rejected]
     assert reasons == ["digest", "format", "unreadable", "unreadable", "unreadable", "format"]
+
+
+@pytest.mark.parametrize("when", ["before", "while"])
+def test_a_version_that_cannot_act_displaces_none_and_is_repaired_under_its_number(topic: Topic, when: str) -> None:
+    def publish() -> None:
+        topic.publish(1)
+        topic.publish_refused(2, PolicyRejectedError("names", "no such weight"))
+
+    if when == "before":
+        publish()
+    with topic.watcher() as watcher:
+        if when == "while":
+            publish()
+            wait_until(lambda: bool(topic.rejected))
+        assert taken(watcher) == 1
+        assert taken(watcher) is None
+        topic.publish(2)
+        await_version(watcher, 2)
+    assert [str(error) for error in topic.rejected] == ["names: no such weight"]
+
+
+@pytest.mark.parametrize("when", ["before", "while"])
+def test_a_record_that_nobody_foresaw_is_counted_and_the_watching_goes_on(topic: Topic, when: str) -> None:
+    def publish() -> None:
+        topic.publish(1)
+        topic.publish_refused(2, ZeroDivisionError("of all things"))
+
+    if when == "before":
+        publish()
+    with topic.watcher() as watcher:
+        if when == "while":
+            publish()
+        wait_until(lambda: bool(topic.rejected))
+        topic.publish(3)
+        await_version(watcher, 3)
+    assert [error.reason for error in topic.rejected] == ["error"]
+    assert str(topic.rejected[0]) == "error: the policy record at offset 1: ZeroDivisionError('of all things')"
+
+
+def test_a_recreated_topic_is_read_from_its_start_and_told_of_once(
+    topic: Topic, caplog: pytest.LogCaptureFixture
+) -> None:
+    topic.publish(5, 6)
+    with topic.watcher() as watcher:
+        topic.recreate()
+        wait_until(lambda: bool(caplog.records))
+        topic.publish(3, 9)
+        await_version(watcher, 9)
+        assert watcher.take() is None
+    (told,) = caplog.messages
+    assert told.startswith(f"no news of policies, trying again: offset 2 of {TOPIC}-0 is outside its log, which holds")
+
+
+def test_a_topic_that_stays_away_is_told_of_once(topic: Topic, caplog: pytest.LogCaptureFixture) -> None:
+    tries = Counter[str]()
+
+    class Counting(MemoryReader):
+        def bounds(self, topic: str, partition: int) -> tuple[int, int]:
+            tries[topic] += 1
+            return super().bounds(topic, partition)
+
+    topic.log.reader = lambda: Counting(topic.log)  # type: ignore[method-assign]  # counts what it is asked
+    with topic.watcher() as watcher:
+        topic.log.delete(TOPIC)
+        wait_until(lambda: tries[TOPIC] >= 4)
+        topic.log.create(TOPIC)
+        topic.publish(1)
+        await_version(watcher, 1)
+    assert caplog.messages == [f"no news of policies, trying again: there is no topic '{TOPIC}': create it"]
+
+
+def test_entering_while_the_log_is_away_raises_and_leaves_nothing(topic: Topic) -> None:
+    before = set(threading.enumerate())
+    topic.log.outage = True
+    with pytest.raises(LogUnavailableError, match="outage"), topic.watcher():
+        pass
+    assert set(threading.enumerate()) == before
 
 
 def test_taking_never_waits_and_an_outage_passes(topic: Topic) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
+import uuid
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -14,12 +15,38 @@ from penstock_producers.publisher import PublishLimits
 from penstock_schemas.chunks import list_values
 from penstock_schemas.log.kafka import KafkaLog
 from penstock_schemas.messages import Kind
-from tests.producers.publishing import SECONDS, SPEC, TOPIC, Observer, Source, messages, publisher, wait_until
+from penstock_schemas.policies import KEY, MAX_INLINE_BYTES, PolicyRecord, decode_policy, encode_policy
+from tests.producers.publishing import (
+    SECONDS,
+    SPEC,
+    TOPIC,
+    Observer,
+    Source,
+    messages,
+    publisher,
+    records,
+    wait_until,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
 DELIVERY_TIMEOUT = 3.0
+
+
+def test_a_producer_of_small_messages_makes_a_topic_that_the_largest_policy_fits_into(kafka_bootstrap: str) -> None:
+    topic = f"policies.{uuid.uuid4().hex}"
+    with KafkaLog(kafka_bootstrap, max_message_bytes=16_384) as producer:
+        producer.create(topic, compacted=True)
+    overhead = len(PolicyRecord(1, {"w": np.zeros(0, np.uint8)}).to_safetensors()) + 100
+    value, headers = encode_policy(PolicyRecord(1, {"w": np.zeros(MAX_INLINE_BYTES - overhead, np.uint8)}))
+    assert len(value) > MAX_INLINE_BYTES - 200
+    with KafkaLog(kafka_bootstrap) as learner:
+        appender = learner.appender()
+        assert appender.append(topic, 0, key=KEY, value=value, headers=headers).result(SECONDS).offset == 0
+        appender.close()
+        (record,) = records(learner, topic)
+    assert decode_policy(record).version == 1
 
 
 @pytest.fixture

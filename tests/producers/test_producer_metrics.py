@@ -34,7 +34,9 @@ NAMES = {
     "penstock_producer_policy_loaded_timestamp_seconds": "gauge",
     "penstock_producer_policies_rejected": "counter",
     "penstock_producer_incarnation": "gauge",
-    "penstock_producer_episode_return": "summary",
+    "penstock_producer_episode_return_mean": "gauge",
+    "penstock_producer_episode_return_positive": "counter",
+    "penstock_producer_episode_return_negative": "counter",
     "penstock_producer_episode_length_steps": "summary",
 }
 
@@ -82,10 +84,16 @@ def test_returns_and_lengths_are_kept_by_the_version_that_ended_the_episode(prod
     assert {episode["policy_version"][-1] for episode in whole} == {0, 3}
     for version in (0, 3):
         ended = [episode for episode in whole if episode["policy_version"][-1] == version]
-        for name, column in (("episode_return", "return"), ("episode_length_steps", "length")):
-            assert producer.value(f"{name}_count", policy_version=str(version)) == len(ended)
-            total = sum(episode[column] for episode in ended)
-            assert producer.value(f"{name}_sum", policy_version=str(version)) == pytest.approx(total)
+        returns, lengths = (sum(episode[column] for episode in ended) for column in ("return", "length"))
+        expected = {
+            "episode_return_mean": returns / len(ended),
+            "episode_return_positive_total": returns,
+            "episode_return_negative_total": 0,
+            "episode_length_steps_count": len(ended),
+            "episode_length_steps_sum": lengths,
+        }
+        told = {name: producer.value(name, policy_version=str(version)) for name in expected}
+        assert told == pytest.approx(expected)
 
 
 def test_messages_and_bytes_are_those_of_the_log(producer: Producer) -> None:

@@ -6,6 +6,8 @@ import re
 import subprocess
 import sys
 import threading
+import time
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -21,12 +23,11 @@ from penstock_schemas.messages import Kind, Message
 from penstock_schemas.policies import PolicyRecord
 from penstock_schemas.service import load
 from tests.producers.envs_that_end import ALWAYS_ENDS, DICT_OBSERVATION, MULTI_DISCRETE_ACTION
-from tests.producers.producing import STREAM, running, settings_of
+from tests.producers.producing import STREAM, Producer, running, settings_of
 from tests.producers.publishing import SECONDS, messages, store, wait_until
 
 if TYPE_CHECKING:
     from penstock_producers.policy import TorchPolicy
-    from tests.producers.producing import Producer
 
 ZOO = "tests.producers.env_zoo"
 TOPIC = f"rollouts.{STREAM}"
@@ -198,6 +199,59 @@ def test_a_stop_during_an_outage_waits_no_longer_than_the_grace() -> None:
     assert "did not take all within 0.1 s after the stop" in str(producer.error)
 
 
+def test_a_start_during_an_outage_waits_and_says_why() -> None:
+    producer = Producer(settings_of("CartPole-v1", "--num-envs", "2", "--fragment-steps", "20"))
+    producer.log.outage = True
+    producer.thread.start()
+    try:
+        wait_until(lambda: "outage" in producer.health.failing().get("log", ""))
+        assert producer.value("log_unavailable") == 1
+        producer.log.outage = False
+        producer.await_steps(100)
+        assert producer.health.failing() == {}
+        assert producer.value("log_unavailable") == 0
+    finally:
+        producer.finish()
+    assert producer.error is None
+    assert [message.kind for message in found(producer)].count(Kind.BEGIN) == 1
+    assert store(producer.log, STREAM).report.ok
+
+
+def test_a_stop_before_the_log_has_ever_answered_is_a_clean_one(caplog: pytest.LogCaptureFixture) -> None:
+    producer = Producer(settings_of("CartPole-v1", "--num-envs", "2"))
+    producer.log.outage = True
+    producer.thread.start()
+    wait_until(lambda: "log" in producer.health.failing() and bool(caplog.records))
+    producer.finish()
+    assert producer.error is None
+    assert "waiting for the log: the log in memory 'memory' has an outage: try again" in caplog.messages
+
+
+def test_the_policy_that_a_producer_comes_with_is_loaded_from_its_start() -> None:
+    before = time.time()
+    with running("CartPole-v1", "--num-envs", "2") as producer:
+        producer.await_steps(10)
+        assert before <= producer.value("policy_loaded_timestamp_seconds") <= time.time()
+        assert producer.value("policy_version") == 0
+
+
+def test_a_bad_version_that_lies_over_a_good_one_at_a_start_leaves_the_good_one() -> None:
+    producer = Producer(settings_of("CartPole-v1", "--num-envs", "2"))
+    good = biased(initial_policy(producer), 1)
+    producer.log.create(producer.settings.policies_topic, compacted=True)
+    producer.publish(good)
+    producer.publish(PolicyRecord(2, {"w": np.zeros(3, np.float32)}))
+    producer.thread.start()
+    try:
+        await_version(producer, 1)
+        producer.publish(replace(good, version=2))
+        await_version(producer, 2)
+    finally:
+        producer.finish()
+    assert producer.error is None
+    assert producer.value("policies_rejected_total", reason="names") == 1
+
+
 def test_a_restart_is_a_later_incarnation_with_the_same_stream() -> None:
     with running("CartPole-v1", "--num-envs", "2", "--fragment-steps", "20") as first:
         first.await_steps(100)
@@ -272,8 +326,12 @@ def test_help_names_every_setting() -> None:
             EnvError,
             "metadata['autoreset_mode'] must be a gymnasium.vector.AutoresetMode, but is none: ",
         ),
-        ((DICT_OBSERVATION,), SpaceError, f"environment '{DICT_OBSERVATION}': observation space Dict("),
-        ((MULTI_DISCRETE_ACTION,), SpaceError, "action space MultiDiscrete: it is not mapped to Arrow"),
+        ((DICT_OBSERVATION,), SpaceError, f"environment '{DICT_OBSERVATION}': observation space Dict: "),
+        (
+            (MULTI_DISCRETE_ACTION,),
+            SpaceError,
+            f"environment '{MULTI_DISCRETE_ACTION}': action space MultiDiscrete: it is not mapped to Arrow",
+        ),
     ],
 )
 def test_an_env_that_cannot_be_had_is_told_and_needs_no_kafka(env: tuple[str, ...], error: Any, told: str) -> None:

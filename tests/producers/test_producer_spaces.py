@@ -7,7 +7,7 @@ import gymnasium as gym
 import numpy as np
 import pytest
 
-from penstock_producers.spaces import from_gymnasium
+from penstock_producers.spaces import Role, from_gymnasium
 from penstock_schemas.errors import SpaceError
 from penstock_schemas.spaces import Box, Discrete
 
@@ -38,6 +38,9 @@ class Special(gym.spaces.Box):
 
 
 @pytest.mark.parametrize(
+    ("role", "remedy"), [("observation", "FlattenObservation for example"), ("action", "TransformAction for example")]
+)
+@pytest.mark.parametrize(
     "space",
     [
         gym.spaces.Dict({"a": gym.spaces.Discrete(2)}),
@@ -48,10 +51,12 @@ class Special(gym.spaces.Box):
         Special(0, 1),
     ],
 )
-def test_a_space_that_is_not_mapped_is_refused_by_name(space: gym.Space[Any]) -> None:
-    told = f"action space {type(space).__name__}: it is not mapped to Arrow, only Box and Discrete are"
-    with pytest.raises(SpaceError, match=re.escape(told)):
-        from_gymnasium(space, "action")
+def test_a_space_that_is_not_mapped_is_refused_by_name_with_its_remedy(
+    space: gym.Space[Any], role: Role, remedy: str
+) -> None:
+    told = f"{role} space {type(space).__name__}: it is not mapped to Arrow, only Box and Discrete are"
+    with pytest.raises(SpaceError, match=f"{re.escape(told)}.*wrappers.{remedy}"):
+        from_gymnasium(space, role)
 
 
 @pytest.mark.parametrize(

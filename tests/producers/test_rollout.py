@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
+from gymnasium.vector import AutoresetMode
 
 from penstock_producers.envs import CanonicalEnv, make_env
 from penstock_producers.policy import TorchPolicy, make_policy
@@ -69,6 +70,17 @@ class Made:
 def env(request: pytest.FixtureRequest) -> Iterator[CanonicalEnv]:
     env = make_env(f"{ZOO}:CountingVectorEnv", NUM_ENVS, kwargs={"mode": request.param})
     yield env
+    env.close()
+
+
+def test_a_step_after_which_a_reset_raises_is_published_where_the_reset_is_asked_for() -> None:
+    env = make_env(ALWAYS_ENDS, 2, kwargs={"resets": 3}, autoreset=AutoresetMode.DISABLED)
+    made = Made(env)
+    with pytest.raises(EnvError, match="no more resets"):
+        made.rollout.fragment()
+    closed = made.rollout.close()
+    check(closed.batch, made.spec)
+    assert (closed.steps, closed.episode_return.tolist(), closed.episode_length.tolist()) == (6, [1.0] * 6, [1] * 6)
     env.close()
 
 

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 import struct
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -139,6 +140,19 @@ def test_another_format_is_rejected_by_name(name: str, value: bytes | None) -> N
     )
 
 
+@pytest.mark.parametrize("name", ["penstock", "version", "digest", "format", "settings"])
+def test_a_null_header_is_as_good_as_none(name: str) -> None:
+    whole = record(POLICY)
+    nulled = replace(whole, headers=tuple((one, None if one == name else said) for one, said in whole.headers))
+    error = rejection(nulled)
+    assert str(error) == str(rejection(record(POLICY, **{name: None})))
+    assert error.reason in {"format", "unreadable", "digest"}
+
+
+def test_the_largest_version_returns() -> None:
+    assert decode_policy(record(PolicyRecord((1 << 63) - 1, WEIGHTS))).version == (1 << 63) - 1
+
+
 @pytest.mark.parametrize(
     "changes",
     [
@@ -152,6 +166,9 @@ def test_another_format_is_rejected_by_name(name: str, value: bytes | None) -> N
         {"version": b"seven"},
         {"version": b"\xff"},
         {"version": b"9" * 5000},
+        {"version": b"0" * 19 + b"1" + b"0" * 60},
+        {"version": b"%d" % (1 << 63)},
+        {"version": b"7".zfill(20)},
         {"settings": None},
         {"settings": b"{"},
         {"settings": b"\xff"},

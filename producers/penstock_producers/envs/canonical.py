@@ -6,19 +6,20 @@ import copy
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from gymnasium import spaces
 from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv
 
 from penstock_producers.envs.closing import close_vector_env
 from penstock_producers.envs.rows import Rows
+from penstock_producers.spaces import from_gymnasium
 from penstock_schemas.errors import EnvError, SpaceError
 
 if TYPE_CHECKING:
+    from gymnasium import spaces
     from numpy.typing import NDArray
 
     from penstock_producers.envs.closing import AnyVectorEnv
+    from penstock_producers.spaces import Role
 
-_ARRAY_SPACES = (spaces.Box, spaces.Discrete, spaces.MultiDiscrete, spaces.MultiBinary)
 _PROBE_SEED = 0
 _BOOL = np.dtype(np.bool_)
 
@@ -33,6 +34,9 @@ class CanonicalEnv:
       their own;
     - DISABLED: the done envs are reset at once, under a mask; their reset rows follow in `Rows` of their own.
 
+    A reset that raises costs no step in DISABLED: the step is answered, and the next one raises. In the other modes
+    the environment resets inside its own step, and what that had to answer for all envs is lost with it.
+
     A ready-made vector environment is reset and stepped once while this is constructed, with random actions of a
     fixed seed, because nothing but a step tells its reward's dtype; the `reset` that must come first of all
     starts it anew.
@@ -40,7 +44,7 @@ class CanonicalEnv:
     Raises:
         EnvError: an environment without a known autoreset mode, that raises, or whose arrays are not of its own
             space's shape and dtype; later, from any method, one that breaks.
-        SpaceError: an observation or action space whose batches are not single arrays.
+        SpaceError: an observation or action space that is not mapped to Arrow.
 
     Attributes:
         num_envs: N, the number of envs.
@@ -58,8 +62,8 @@ class CanonicalEnv:
         self._env = env
         self._name = name or str(env)
         self.num_envs: int = env.num_envs
-        self.observation_space = _array_space(env.single_observation_space, self._name, "observation")
-        self.action_space = _array_space(env.single_action_space, self._name, "action")
+        self.observation_space = _mapped(env.single_observation_space, self._name, "observation")
+        self.action_space = _mapped(env.single_action_space, self._name, "action")
         self.autoreset_mode = _autoreset_mode(env, self._name)
         self._observation_dtype = self.observation_space.dtype
         self._observation_shape = (self.num_envs, *(self.observation_space.shape or ()))
@@ -71,6 +75,7 @@ class CanonicalEnv:
         self._done: NDArray[np.bool_] = np.zeros(self.num_envs, dtype=np.bool_)
         self._spare: NDArray[np.bool_] = np.zeros(self.num_envs, dtype=np.bool_)
         self._mask_is_known_to_hold = False
+        self._reset_failure: EnvError | None = None
 
         # gymnasium's own vectorizers give float64 whatever the env gives, and their envs need not be disturbed.
         gymnasiums_own = isinstance(env, SyncVectorEnv | AsyncVectorEnv)
@@ -83,6 +88,7 @@ class CanonicalEnv:
         A `seed` is handed to the environment. gymnasium's sync and async vector environments seed env i with
         `seed + i`, and the rows say so; what any other makes of it is its own affair, and the rows' seed is None.
         """
+        self._reset_failure = None
         self.observation = self._reset(seed=seed)
         self._done.fill(False)  # noqa: FBT003 - numpy takes it by position only
         seeds = None
@@ -94,8 +100,11 @@ class CanonicalEnv:
         """Step every env with its row of `action`, shape (N, *action shape); resets what is done.
 
         Returns one `Rows` with a row for each env; with SAME_STEP and DISABLED, where any env is done, a second
-        with the reset rows of those.
+        with the reset rows of those. With DISABLED, where that reset failed, the second is not there, and the next
+        call raises why.
         """
+        if self._reset_failure is not None:
+            raise self._reset_failure
         try:
             observation, reward, terminated, truncated, infos = self._env.step(action)
         except Exception as error:
@@ -125,11 +134,13 @@ class CanonicalEnv:
             # The masked reset may write into the very buffers that hold the last step.
             observation, reward = observation.copy(), reward.copy()
             terminated, truncated = terminated.copy(), truncated.copy()
-            self.observation = self._reset_masked(done, observation)
-        return (
-            Rows(self._envs, observation, reward, terminated, truncated, self._never, None),
-            self._begun(done),
-        )
+            try:
+                self.observation = self._reset_masked(done, observation)
+            except EnvError as error:
+                self.observation = observation
+                self._reset_failure = error
+        steps = Rows(self._envs, observation, reward, terminated, truncated, self._never, None)
+        return (steps,) if self._reset_failure is not None else (steps, self._begun(done))
 
     def close(self) -> None:
         """Close the environment, and end its processes where it has any, even those that no longer answer."""
@@ -245,13 +256,12 @@ def _autoreset_mode(env: AnyVectorEnv, name: str) -> AutoresetMode:
     )
 
 
-def _array_space(space: spaces.Space[Any], name: str, what: str) -> spaces.Space[Any]:
-    if isinstance(space, _ARRAY_SPACES):
-        return space
-    raise SpaceError(
-        f"environment {name}: {what} space {space} is not supported; "
-        f"use one of {', '.join(known.__name__ for known in _ARRAY_SPACES)}, or a wrapper that gives one"
-    )
+def _mapped(space: spaces.Space[Any], name: str, role: Role) -> spaces.Space[Any]:
+    try:
+        from_gymnasium(space, role)
+    except SpaceError as error:
+        raise SpaceError(f"environment {name}: {error}") from error
+    return space
 
 
 def _constant(array: NDArray[Any]) -> NDArray[Any]:

@@ -13,15 +13,18 @@ from penstock_producers.policy.actor_critic import ActorCritic
 from penstock_producers.policy.distributions import distribution_for
 from penstock_producers.policy.torch_policy import TorchPolicy
 from penstock_schemas.errors import PenstockError, PolicyError
-from penstock_schemas.spaces import Box, Space
+from penstock_schemas.spaces import Box, Discrete, Space
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+
+    from numpy.typing import NDArray
 
 BUILT_IN = "actor-critic"
 # Every producer of a stream begins with the same weights: version 0 then means the same everywhere.
 _INITIAL_SEED = 0
 _SEEDING = Lock()
+_PROBED = 2
 
 
 def make_policy(
@@ -35,7 +38,8 @@ def make_policy(
     """Make "actor-critic", or what `module:factory` returns for (observation space, action space, **arguments).
 
     A factory returns a `torch.nn.Module` whose forward answers action parameters (logits for Discrete; means and logs
-    of deviations for Box) and values. Raises `PolicyError` where it cannot be made or answers other shapes.
+    of deviations for Box) and values. Raises `PolicyError` where it cannot be made, answers other shapes, or has
+    weights that cannot travel.
     """
     distribution = distribution_for(action)
     try:
@@ -47,9 +51,23 @@ def make_policy(
         raise PolicyError(f"policy {name!r}: it cannot be made with {dict(arguments or {})}: {told}") from error
     if not isinstance(module, torch.nn.Module):
         raise PolicyError(f"policy {name!r}: the factory returned {type(module).__name__}, not a torch.nn.Module")
-    policy = TorchPolicy(module, action, distribution, rng)
-    policy.probe(np.zeros((2, *observation.shape), observation.dtype))
+    # By name: a factory may answer the built-in class with other layers in it.
+    make_forward = module.numpy_forward if isinstance(module, ActorCritic) and name == BUILT_IN else None
+    policy = TorchPolicy(module, action, distribution, rng, make_forward=make_forward)
+    policy.probe(_observations(observation))
     return policy
+
+
+def _observations(space: Space) -> NDArray[Any]:
+    """Draw a few observations that a space holds, the same ones each time."""
+    rng = np.random.default_rng(0)
+    if isinstance(space, Discrete):
+        return rng.integers(space.start, space.start + space.n, _PROBED).astype(space.dtype)
+    drawn = rng.standard_normal((_PROBED, *space.shape))
+    if isinstance(space, Box):
+        low, high = (np.broadcast_to(bounds, drawn[0].size).reshape(space.shape) for bounds in (space.low, space.high))
+        drawn = np.clip(drawn, low, high)
+    return drawn.astype(space.dtype)
 
 
 def _make_module(name: str, observation: Space, action: Space, parameters: int, arguments: Mapping[str, Any]) -> Any:

@@ -8,13 +8,12 @@ import numpy as np
 import torch
 
 from penstock_producers.fragment import Recording
-from penstock_producers.policy.actor_critic import ActorCritic
 from penstock_schemas.errors import PolicyError, PolicyRejectedError
 from penstock_schemas.policies import PolicyRecord, digest
 from penstock_schemas.stream import Column
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from numpy.typing import NDArray
 
@@ -23,6 +22,8 @@ if TYPE_CHECKING:
     from penstock_schemas.spaces import Space
 
 _FLOAT32 = np.dtype(np.float32)
+# How far two float32 forwards of one function lie apart at most, relative to the largest answer: rounding only.
+_TOLERANCE = 1e-3
 
 
 class Actions(NamedTuple):
@@ -58,6 +59,10 @@ class Policy(Protocol):
         """Choose actions for observations of shape (n, *shape)."""
         ...
 
+    def check(self, record: PolicyRecord) -> None:
+        """Raise `PolicyRejectedError` unless `load` would take this version; may be called from any thread."""
+        ...
+
     def load(self, record: PolicyRecord) -> None:
         """Act with another version from now on; raises `PolicyRejectedError`, and nothing has changed then."""
         ...
@@ -66,19 +71,31 @@ class Policy(Protocol):
 class TorchPolicy:
     """A module whose forward maps observations (n, *shape) to action parameters (n, k) and values (n,).
 
-    The built-in network acts by its own function in numpy. Version 0 are the weights that the module came with.
+    Version 0 are the weights that the module came with. `make_forward` makes a function of the weights as they are
+    then that acts in the module's stead, and must be the same function as the module's own forward.
+
+    Raises `PolicyError` for a module whose weights are not all tensors that numpy has a dtype for.
     """
 
     def __init__(
-        self, module: torch.nn.Module, action: Space, distribution: Distribution, rng: np.random.Generator
+        self,
+        module: torch.nn.Module,
+        action: Space,
+        distribution: Distribution,
+        rng: np.random.Generator,
+        *,
+        make_forward: Callable[[], Forward] | None = None,
     ) -> None:
         self._module = module.eval()
+        self._make_forward = make_forward
         self._action = Column("action", action.shape, action.wire_dtype)
         self._distribution = distribution
         self._rng = rng
-        self._forward = _forward_of(module)
         self.version = 0
-        self.digest = digest(self._weights(), {})
+        weights = self._weights()
+        self.digest = digest(weights, {})
+        self._expected = {name: (value.shape, value.dtype) for name, value in weights.items()}
+        self._forward = self._module_forward if make_forward is None else make_forward()
 
     @property
     def module(self) -> torch.nn.Module:
@@ -114,7 +131,7 @@ class TorchPolicy:
         return [*finished, self._distribution.send(action)] if self._distribution.columns else finished
 
     def probe(self, observation: NDArray[Any]) -> None:
-        """Raise `PolicyError` unless the module's answer to observations (n, *shape) is of the right shapes."""
+        """Raise `PolicyError` unless the module answers observations (n, *shape) as it must, and acts by its answer."""
         what = f"module {type(self._module).__name__}"
         try:
             with torch.inference_mode():
@@ -129,32 +146,48 @@ class TorchPolicy:
             if tuple(tensor.shape) != shape or tensor.dtype != torch.float32:
                 found = f"{tuple(tensor.shape)} of {tensor.dtype}"
                 raise PolicyError(f"{what}: {name} {found}, not {shape} of float32")
+        if self._make_forward is None:
+            return
+        for name, acted, tensor in zip(("parameters", "value"), self._forward(observation), answer, strict=True):
+            expected = tensor.numpy()
+            distance = np.abs(acted - expected).max()
+            # Not the other way round: a distance that is no number is too far as well.
+            if not distance <= _TOLERANCE * max(1.0, np.abs(expected).max()):
+                raise PolicyError(
+                    f"{what}: the function that acts answers {name} {distance:g} off the module's forward"
+                )
+
+    def check(self, record: PolicyRecord) -> None:
+        """Raise `PolicyRejectedError` unless a version's weights have the module's names, shapes and dtypes."""
+        _check_weights(record, self._expected)
 
     def load(self, record: PolicyRecord) -> None:
         """Load a version's weights; the digest is computed from what was loaded."""
-        own = self._module.state_dict()
-        _check_weights(record, {name: (tuple(value.shape), _numpy(value).dtype) for name, value in own.items()})
+        self.check(record)
         self._module.load_state_dict({name: torch.from_numpy(value.copy()) for name, value in record.weights.items()})
-        self._forward = _forward_of(self._module)
+        if self._make_forward is not None:
+            self._forward = self._make_forward()
         self.version = record.version
         self.digest = digest(self._weights(), record.settings)
 
     def _weights(self) -> dict[str, NDArray[Any]]:
-        return {name: _numpy(value) for name, value in self._module.state_dict().items()}
+        weights: dict[str, NDArray[Any]] = {}
+        for name, value in self._module.state_dict().items():
+            try:
+                weights[name] = _numpy(value)
+            except (AttributeError, TypeError) as error:
+                kind = getattr(value, "dtype", type(value).__name__)
+                raise PolicyError(
+                    f"module {type(self._module).__name__}: weight {name!r} is of {kind}, which numpy does not have: "
+                    "keep weights in float32, and cast in forward"
+                ) from error
+        return weights
 
-
-def _forward_of(module: torch.nn.Module) -> Forward:
-    # The exact class: a subclass may compute otherwise.
-    if type(module) is ActorCritic:
-        return module.numpy_forward()
-
-    def forward(observation: NDArray[Any]) -> tuple[NDArray[Any], NDArray[Any]]:
+    def _module_forward(self, observation: NDArray[Any]) -> tuple[NDArray[Any], NDArray[Any]]:
         with torch.inference_mode():
-            parameters, value = module(torch.from_numpy(observation))
+            parameters, value = self._module(torch.from_numpy(observation))
         # A view of a parameter keeps its gradient even here.
         return _numpy(parameters), _numpy(value)
-
-    return forward
 
 
 def _numpy(value: torch.Tensor) -> NDArray[Any]:
