@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import statistics
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -44,4 +45,5 @@ def pin(pid: int, *, first: bool) -> None:
     cores = sorted(os.sched_getaffinity(0) if pid == 0 else os.sched_getaffinity(pid))
     chosen = set(cores[:1] if first else cores[1:] or cores)
     for thread in Path(f"/proc/{pid or os.getpid()}/task").iterdir():
-        os.sched_setaffinity(int(thread.name), chosen)
+        with suppress(ProcessLookupError):  # threads come and go
+            os.sched_setaffinity(int(thread.name), chosen)

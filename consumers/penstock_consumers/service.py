@@ -88,8 +88,7 @@ def _work(
         while not stop.is_set():
             worker.run_once()
             health.beat()
-            if worker.joined:
-                health.ready("log")
+            health.ready("log")
     except BaseException:
         worker.abandon()
         raise

@@ -28,7 +28,7 @@ class ConsumerSettings(ServiceSettings):
     commit_seconds: PositiveSeconds = 1.0
     """How long what was read waits for its commit, at most."""
 
-    commit_bytes: Positive = 64 << 20
+    commit_bytes: Positive = 32 << 20
     """How many bytes of messages wait for their commit, at most, in each partition."""
 
     idle_seconds: Annotated[float, Field(ge=1)] = 600.0

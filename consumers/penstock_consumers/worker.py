@@ -33,7 +33,7 @@ class Cadence:
     """When a partition's consumer commits: after so many seconds, or so many bytes of messages."""
 
     commit_seconds: float = 1.0
-    commit_bytes: int = 64 << 20
+    commit_bytes: int = 32 << 20
 
 
 @dataclass(slots=True)
@@ -50,8 +50,7 @@ class _Held:
 class Worker:
     """Reads the partitions that the group gives it, and commits what it read.
 
-    Crash-only: whatever it raises, `abandon` it and make a new one. `joined` tells whether the group has given it its
-    share, which may be none.
+    Crash-only: whatever it raises, `abandon` it and make a new one.
 
     Its clocks (`clock`: monotonic; `wall`: since the epoch; both in seconds) decide when it commits and when it ticks,
     never what is stored.
@@ -81,7 +80,6 @@ class Worker:
         self._appender = log.appender()
         self._dead_letters = DeadLetters(self._appender, dead_letter_topic, store.topic.topic_id)
         self._held: dict[int, _Held] = {}
-        self.joined = False
         self._next_lag = 0.0
         self._group: GroupReader = log.group(self._topic, group, self)
 
@@ -123,7 +121,6 @@ class Worker:
 
     def assigned(self, partitions: Sequence[int]) -> dict[int, int]:
         """Load partitions from the store; the group's own offsets are never asked for."""
-        self.joined = True
         for number in partitions:
             self._hold(number)
         _LOG.info("holds the partitions %s", list(self.partitions))

@@ -75,6 +75,9 @@ _SETTINGS = {
     "share.coordinator.state.topic.num.partitions": "1",
     "share.coordinator.state.topic.replication.factor": "1",
     "share.coordinator.state.topic.min.isr": "1",
+    # Their default, 100 kB, makes a fetch of megabytes a long exchange of short turns; -1 leaves it to the system.
+    "socket.send.buffer.bytes": "-1",
+    "socket.receive.buffer.bytes": "-1",
     # Groups form at once, and may notice a dead member within a second.
     "group.initial.rebalance.delay.ms": "0",
     "group.min.session.timeout.ms": "1000",
