@@ -10,8 +10,8 @@ def main() -> None:
     try:
         # Here, since a base install lacks what they need, and that is to be told in one line.
         from penstock_consumers.service import serve  # noqa: PLC0415
-        from penstock_consumers.settings import ConsumerSettings  # noqa: PLC0415
-        from penstock_schemas.service import run_service  # noqa: PLC0415
+        from penstock_consumers.settings import ConsumerSettings  # noqa: PLC0415  (the same)
+        from penstock_schemas.service import run_service  # noqa: PLC0415  (the same)
     except ModuleNotFoundError as error:
         if (error.name or "").startswith("penstock_"):
             raise

@@ -125,7 +125,7 @@ def test_an_appender_takes_no_null_header(subject: Subject) -> None:
     topic = subject.topic()
     with closing(subject.log.appender()) as appender:
         with pytest.raises(ValueError, match=f"{topic}-0 has the null header 'null'"):
-            appender.append(topic, 0, value=b"v", headers=(("null", None),))  # type: ignore[arg-type]
+            appender.append(topic, 0, value=b"v", headers=(("null", None),))  # type: ignore[arg-type]  # what is refused
         assert append(appender, topic, [b"next"]) == [0]
 
 
