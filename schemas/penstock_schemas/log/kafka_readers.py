@@ -56,6 +56,10 @@ class _Consumer:
         with self._connection.errors("read"):
             try:
                 polled = self._consumer.poll(int(timeout * 1000), max_records)
+                if polled:
+                    # kafka-python 3.0 would ask for more in the next poll only; asked for now, it comes while the
+                    # caller works on what it got.
+                    self._consumer._fetcher.send_fetches()  # noqa: SLF001  (no public call does)
             except OffsetOutOfRangeError as error:
                 raise self._out_of_range(error) from error
             except (CorruptRecordError, UnsupportedCodecError) as error:
