@@ -14,11 +14,10 @@ _HEADER, _COMPRESSION = 2, 3
 
 def to_ipc(batch: pa.RecordBatch) -> bytes:
     """Write an Arrow IPC stream: the schema, then this batch."""
-    sink = pa.BufferOutputStream()
-    with pa.ipc.new_stream(sink, batch.schema) as writer:
+    sink = _Pieces()
+    with pa.ipc.new_stream(pa.PythonFile(sink, "w"), batch.schema) as writer:
         writer.write_batch(batch)
-    value: bytes = sink.getvalue().to_pybytes()
-    return value
+    return b"".join(sink.pieces)
 
 
 def has_compressed_body(metadata: bytes) -> bool:
@@ -47,3 +46,22 @@ def _field(metadata: bytes, table: int, index: int) -> int | None:
         return None
     (offset,) = struct.unpack_from("<H", metadata, vtable + slot)
     return table + offset if offset else None
+
+
+class _Pieces:
+    """A file in memory that keeps the buffers that Arrow writes, so that joining them is the only copy."""
+
+    closed = False
+
+    def __init__(self) -> None:
+        self.pieces: list[pa.Buffer | bytes] = []
+
+    def write(self, data: pa.Buffer | bytes) -> int:
+        self.pieces.append(data)
+        return len(data)
+
+    def flush(self) -> None:
+        pass
+
+    def close(self) -> None:
+        pass

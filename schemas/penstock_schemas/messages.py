@@ -24,6 +24,7 @@ from penstock_schemas.ipc import END_OF_STREAM, has_compressed_body, to_ipc
 from penstock_schemas.stream import METADATA_KEY, StreamSpec
 
 if TYPE_CHECKING:
+    from penstock_schemas.chunks import ChunkRows
     from penstock_schemas.log import Headers, Record, RecordHeaders
 
 FORMAT = b"1"
@@ -60,7 +61,12 @@ class Message:
     reason: str = ""
     start: str = ""
     spec: StreamSpec | None = None
-    batch: pa.RecordBatch | None = None
+    rows: ChunkRows | None = None
+
+    @property
+    def batch(self) -> pa.RecordBatch | None:
+        """The chunk rows in the stream's schema; None where the kind has none."""
+        return self.rows.batch if self.rows is not None else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,14 +160,14 @@ def decode(
         detail = f"{fingerprint.hex()[:16]}…: the stream {spec.stream!r} has {spec.fingerprint.hex()[:16]}…"
         raise RejectedError("fingerprint", detail)
     own, batch = _open(headers, record.value or b"", fingerprint, spec, max_raw_bytes)
-    chunks.check(batch, own)
+    rows = chunks.check(batch, own)
     if kind is Kind.BEGIN:
         if batch.num_rows:
             raise RejectedError("rows", f"a begin record with {batch.num_rows} rows")
         return Message(kind, producer, incarnation, sequence, start=headers.text("start"), spec=own)
     if not batch.num_rows:
         raise RejectedError("rows", "a chunk message without rows")
-    return Message(kind, producer, incarnation, sequence, spec=own, batch=batch)
+    return Message(kind, producer, incarnation, sequence, spec=own, rows=rows)
 
 
 def _incarnation(headers: _Headers, offset: int) -> tuple[int, int]:

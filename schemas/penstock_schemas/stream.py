@@ -11,13 +11,19 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pyarrow as pa
 
-from penstock_schemas.errors import SettingsError, SpaceError
-from penstock_schemas.spaces import BOX_DTYPES, Json, Space, arrow_type, space_from_json
+from penstock_schemas.columns import Column
+from penstock_schemas.errors import SettingsError
+from penstock_schemas.spaces import Box, Text, leaves, space_from_json
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from penstock_schemas.spaces import LeafSpace, Space
+    from penstock_schemas.spaces.arrays import Json
+
 METADATA_KEY = b"penstock.stream"
+# How the names of recorded infos begin.
+INFO = "info."
 ROW_FIELDS = (
     pa.field("env", pa.int32(), nullable=False),
     pa.field("episode", pa.int64(), nullable=False),
@@ -27,6 +33,8 @@ ROW_FIELDS = (
     pa.field("abort_reason", pa.string()),
     pa.field("seed", pa.int64()),
     pa.field("reset_options", pa.string()),
+    # The number of the env's episode that was cut where this one begins.
+    pa.field("continues", pa.int64()),
     pa.field("policy_version", pa.int64(), nullable=False),
     pa.field("policy_digest", pa.binary(32), nullable=False),
     pa.field("exploration", pa.uint8(), nullable=False),
@@ -45,37 +53,12 @@ _FIXED_BYTES = 1 + sum(_OFFSET_BYTES if pa.types.is_string(row.type) else row.ty
 
 
 @dataclass(frozen=True)
-class Column:
-    """One list column: an item a step, or, where `overlap`, one more (an observation on either side)."""
-
-    name: str
-    shape: tuple[int, ...]
-    dtype: np.dtype[Any]
-    overlap: bool = False
-
-    @property
-    def field(self) -> pa.Field:
-        """The Arrow field; shape and dtype stand in its metadata, for readers that know only Arrow."""
-        item = pa.field("item", arrow_type(self.shape, self.dtype), nullable=False)
-        metadata = {"shape": json.dumps(list(self.shape)), "dtype": self.dtype.name}
-        return pa.field(self.name, pa.list_(item), nullable=False, metadata=metadata)
-
-    @property
-    def item_bytes(self) -> int:
-        """Bytes of one item."""
-        return self.dtype.itemsize * int(np.prod(self.shape, dtype=np.int64))
-
-    def to_json(self) -> Json:
-        """Describe the column."""
-        return {"name": self.name, "shape": list(self.shape), "dtype": self.dtype.name}
-
-
-@dataclass(frozen=True)
 class StreamSpec:
     """One named experiment: everything that its producers must agree on.
 
-    `extras` are the columns that the policy declares beside the action, one item a step. `env` and `policy`
-    describe how to make either again: ids, arguments, factories, the action mapping.
+    `extras` are the columns that the policy declares beside the action, one item a step. `infos` are the env's infos
+    that are recorded: one item with each observation, null where absent, in columns whose names begin with "info.".
+    `env` and `policy` describe how to make either again: ids, arguments, factories, the action mapping.
     """
 
     stream: str
@@ -83,29 +66,55 @@ class StreamSpec:
     action: Space
     reward_dtype: np.dtype[Any]
     extras: tuple[Column, ...] = ()
+    infos: tuple[Column, ...] = ()
     env: Mapping[str, Any] = field(default_factory=dict)
     policy: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        for column in self.columns:
-            if column.dtype.name not in BOX_DTYPES:
-                allowed = ", ".join(BOX_DTYPES)
-                raise SpaceError(f"column {column.name!r} of dtype {column.dtype}: use one of {allowed}")
-            if any(extent < 1 for extent in column.shape):
-                raise SpaceError(f"column {column.name!r} of shape {column.shape}: every extent is at least 1")
+        if self.reward_column.is_text:
+            raise SettingsError(f"rewards of dtype {self.reward_dtype}: a reward is a number")
+        for info in self.infos:
+            if not (info.overlap and info.nullable and info.name.startswith(INFO)):
+                raise SettingsError(f"info column {info.name!r}: it is nullable, overlaps, and is named {INFO}…")
+        for extra in self.extras:
+            if "." in extra.name:
+                raise SettingsError(
+                    f"extra column {extra.name!r}: dots are for spaces and infos; rename it in the policy"
+                )
         names = [*RESERVED, *(column.name for column in self.columns)]
         twice = {name for name in names if names.count(name) > 1}
         if twice:
             raise SettingsError(f"extra column {sorted(twice)}: the name is taken; rename it in the policy")
 
     @cached_property
+    def observation_columns(self) -> tuple[Column, ...]:
+        """The columns of the observation's leaves, in the tree's order."""
+        return tuple(Column.of(leaf, "observation", overlap=True) for leaf in leaves(self.observation))
+
+    @cached_property
+    def action_columns(self) -> tuple[Column, ...]:
+        """The columns of the action's leaves, in the tree's order."""
+        return tuple(Column.of(leaf, "action") for leaf in leaves(self.action))
+
+    @cached_property
+    def reward_column(self) -> Column:
+        """The column of the rewards."""
+        return Column("reward", (), self.reward_dtype)
+
+    @cached_property
     def columns(self) -> tuple[Column, ...]:
         """The list columns, in the order of the schema."""
-        return (
-            Column("observation", self.observation.shape, self.observation.wire_dtype, overlap=True),
-            Column("action", self.action.shape, self.action.wire_dtype),
-            Column("reward", (), self.reward_dtype),
-            *self.extras,
+        return (*self.observation_columns, *self.action_columns, self.reward_column, *self.extras, *self.infos)
+
+    @cached_property
+    def bounded(self) -> tuple[tuple[LeafSpace, Column], ...]:
+        """The leaves of which not every value of their wire dtype is one, and their columns."""
+        spaces = (*leaves(self.observation), *leaves(self.action))
+        columns = (*self.observation_columns, *self.action_columns)
+        return tuple(
+            (leaf.space, column)
+            for leaf, column in zip(spaces, columns, strict=True)
+            if not (isinstance(leaf.space, Text) or (isinstance(leaf.space, Box) and leaf.space.dtype != np.bool_))
         )
 
     @cached_property
@@ -126,7 +135,7 @@ class StreamSpec:
 
     @cached_property
     def step_bytes(self) -> int:
-        """Bytes that one more step adds to a chunk."""
+        """Bytes that one more step adds to a chunk, at most."""
         return sum(column.item_bytes for column in self.columns)
 
     @cached_property
@@ -143,21 +152,24 @@ class StreamSpec:
             "action": self.action.to_json(),
             "reward": self.reward_dtype.name,
             "extras": [extra.to_json() for extra in self.extras],
+            "infos": [info.to_json() for info in self.infos],
             "env": dict(self.env),
             "policy": dict(self.policy),
         }
 
     @classmethod
     def from_json(cls, described: Mapping[str, Any]) -> StreamSpec:
-        """Read a description; raises `KeyError`, `TypeError`, `ValueError` or `SpaceError` where it is none."""
+        """Read a description.
+
+        Raises `KeyError`, `TypeError`, `ValueError`, `SpaceError` or `SettingsError` where it is none.
+        """
         return cls(
             stream=described["stream"],
             observation=space_from_json(described["observation"]),
             action=space_from_json(described["action"]),
             reward_dtype=np.dtype(described["reward"]),
-            extras=tuple(
-                Column(extra["name"], tuple(extra["shape"]), np.dtype(extra["dtype"])) for extra in described["extras"]
-            ),
+            extras=tuple(Column.from_json(extra) for extra in described["extras"]),
+            infos=tuple(Column.from_json(info, overlap=True, nullable=True) for info in described["infos"]),
             env=described["env"],
             policy=described["policy"],
         )

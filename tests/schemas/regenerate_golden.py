@@ -11,10 +11,12 @@ from pathlib import Path
 import numpy as np
 
 from penstock_schemas.chunks import Ends, Exploration
+from penstock_schemas.columns import Column
 from penstock_schemas.log import Record
 from penstock_schemas.messages import Encoded, encode_begin, encode_chunks, encode_end, encode_tick
 from penstock_schemas.policies import PolicyRecord, encode_policy
-from tests.schemas.batches import Row, make_batch, stream
+from penstock_schemas.spaces import Box, Dict, Discrete, MultiBinary, Text, Tuple
+from tests.schemas.batches import Row, make_batch, masked, stream
 
 FOLDER = Path(__file__).parent / "golden"
 OFFSET = 9
@@ -46,6 +48,36 @@ BATCH = make_batch(
         "reward": np.array([1, -0.5, np.inf, np.nan], np.float32),
     },
 )
+NESTED_SPEC = stream(
+    Dict((("camera", Box((2, 1), np.dtype(np.uint8))), ("said.to", Text(8)))),
+    Tuple((Discrete(3), MultiBinary((2,)))),
+    name="golden-nested",
+    infos=[
+        Column("info.mask", (3,), np.dtype(np.int8), overlap=True, nullable=True),
+        Column("info.note", (), np.dtype(object), overlap=True, nullable=True),
+    ],
+)
+NESTED_BATCH = make_batch(
+    NESTED_SPEC,
+    (
+        Row(episode=1, seed=5, ends=Ends.CUT, steps=2),
+        Row(episode=2, continues=1, steps=1),
+        Row(env=1, episode=4, chunk=2, first_step=9, ends=Ends.ABORTED, abort_reason="env_died", steps=0),
+    ),
+    values={
+        "observation.camera": np.arange(12, dtype=np.uint8).reshape(6, 2, 1),
+        "observation.said~1to": np.array(["", "é", "漢🙂", "a\0b", "\n", "~."], object),
+        "action.0": np.array([0, 2, 1], np.int8),
+        "action.1": np.array([[0, 1], [1, 1], [0, 0]], np.int8),
+        "reward": np.array([1, 2, -0.0], np.float32),
+        "info.mask": masked(
+            np.arange(18, dtype=np.int8).reshape(6, 3), np.array([True, False, True, False, False, True])
+        ),
+        "info.note": masked(
+            np.array(["a", "b", "c", "d", "e", "f"], object), np.array([False, True, False, False, True, False])
+        ),
+    },
+)
 POLICY = PolicyRecord(
     12, {"b": np.array([0.5, -1], np.float32), "a": np.arange(4, dtype=np.int64).reshape(2, 2)}, {"epsilon": 0.125}
 )
@@ -57,6 +89,7 @@ def records() -> dict[str, Encoded]:
         "begin": encode_begin(SPEC, "pod-0", "a-start"),
         "chunks": encode_chunks(SPEC, BATCH, producer="pod-0", incarnation=4, sequence=6),
         "chunks-zstd": encode_chunks(SPEC, BATCH, producer="pod-0", incarnation=4, sequence=6, encoding="zstd"),
+        "chunks-nested": encode_chunks(NESTED_SPEC, NESTED_BATCH, producer="pod-0", incarnation=4, sequence=6),
         "end": encode_end(producer="pod-0", incarnation=4, sequence=7, reason="stopped"),
         "tick": encode_tick(),
         "policy": Encoded(*encode_policy(POLICY)),

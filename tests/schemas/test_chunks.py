@@ -6,21 +6,25 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pyarrow as pa
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from penstock_schemas import chunks
-from penstock_schemas.chunks import MAX_ENVS, Ends, Exploration, check, list_column, steps
+from penstock_schemas.chunks import MAX_ENVS, ChunkRows, Ends, Exploration, check, steps
+from penstock_schemas.columns import Column
 from penstock_schemas.errors import RejectedError
-from penstock_schemas.spaces import BOX_DTYPES, Box, Discrete
-from penstock_schemas.stream import Column
+from penstock_schemas.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete, Text, Tuple
 from tests.schemas.batches import Row, make_batch, make_rows, replaced, stream
+from tests.schemas.random_spaces import spaces
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from penstock_schemas.spaces import Space
+
 FLOAT = np.dtype(np.float32)
 SPEC = stream(extras=[Column("logits", (3,), FLOAT)])
+INFO = Column("info.place", (2,), np.dtype(np.int16), overlap=True, nullable=True)
 # Two envs; the first goes through an episode of two chunks and begins another.
 ROWS = (
     Row(env=0, episode=4, seed=7, reset_options="{}", steps=2),
@@ -47,18 +51,29 @@ def test_valid_rows_are_taken() -> None:
     assert steps(BATCH).tolist() == [2, 3, 1, 2]
 
 
-@given(st.integers(0, 1 << 32), st.integers(1, 4), st.integers(1, 5), st.sampled_from(BOX_DTYPES))
-def test_what_a_producer_can_make_is_taken(seed: int, envs: int, count: int, dtype: str) -> None:
+@settings(deadline=None)
+@given(st.integers(0, 1 << 32), st.integers(1, 4), st.integers(1, 5), spaces, spaces)
+def test_what_a_producer_can_make_is_taken(seed: int, envs: int, count: int, observation: Space, action: Space) -> None:
     generator = np.random.default_rng(seed)
-    spec = stream(Box((2, 3), np.dtype(dtype)), Discrete(300, start=-7), extras=[Column("value", (), FLOAT)])
+    spec = stream(observation, action, extras=[Column("value", (), FLOAT)], infos=[INFO])
     rows = make_rows(generator, envs=envs, chunks=count)
     batch = make_batch(spec, rows, generator=generator)
-    check(batch, spec)
-    assert steps(batch).tolist() == [row.steps for row in rows]
+    found = check(batch, spec)
+    for name in ("env", "episode", "chunk", "first_step", "ends", "steps"):
+        assert getattr(found, name).tolist() == [getattr(row, name) for row in rows], name
+    assert found.batch is batch
+    assert len(found) == len(rows)
+
+
+def test_rows_are_picked_whole() -> None:
+    kept = ChunkRows.of(BATCH).where(np.array([False, True, False, True]))
+    assert (kept.env.tolist(), kept.steps.tolist(), kept.ends.tolist()) == ([0, 2], [3, 2], [1, 8])
+    assert (kept.episode.tolist(), kept.chunk.tolist(), kept.first_step.tolist()) == ([4, 0], [1, 6], [2, 9])
+    assert kept.batch.equals(BATCH.take(pa.array([1, 3])))
 
 
 def test_no_rows_are_no_wrong_rows() -> None:
-    check(BATCH.slice(0, 0), SPEC)
+    assert len(check(BATCH.slice(0, 0), SPEC)) == 0
 
 
 def test_an_empty_list_column_needs_no_offsets() -> None:
@@ -75,7 +90,7 @@ def test_every_way_to_end_is_taken(ends: int) -> None:
 @pytest.mark.parametrize(
     ("rows", "message"),
     [
-        (altered(1, steps=0), "row 1 has no step"),
+        (altered(1, steps=0), "row 1 has no step, and aborts no episode that had one"),
         (altered(2, env=-1), "column 'env' has the negative value -1"),
         (altered(0, episode=-5), "column 'episode' has the negative value -5"),
         (altered(3, chunk=-6), "column 'chunk' has the negative value -6"),
@@ -91,8 +106,17 @@ def test_every_way_to_end_is_taken(ends: int) -> None:
         (altered(3, first_step=0), "a row is the first chunk and not at step 0, or the other way round"),
         (altered(2, abort_reason=None), "an abort without a reason, or a reason without an abort"),
         (altered(1, abort_reason="env"), "an abort without a reason, or a reason without an abort"),
-        (altered(1, seed=1), "a seed or reset options on a chunk that is not an episode's first"),
-        (altered(1, reset_options="{}"), "a seed or reset options on a chunk that is not an episode's first"),
+        *(
+            (altered(1, **begun), "a seed, reset options or what it continues on a chunk that is not the first")
+            for begun in ({"seed": 1}, {"reset_options": "{}"}, {"continues": 3})
+        ),
+        *(
+            (altered(0, **begun, continues=3), "a seed or reset options on an episode that continues another")
+            for begun in ({}, {"seed": None}, {"reset_options": None})
+        ),
+        *((altered(2, continues=continued), "an episode that continues none before it") for continued in (-1, 5, 6)),
+        (altered(1, steps=0, ends=Ends.OPEN), "row 1 has no step, and aborts no episode that had one"),
+        (altered(2, steps=0), "row 2 has no step, and aborts no episode that had one"),
         # Where the episode goes on, the next row of its env is its next chunk.
         (altered(1, episode=5), "row 1 does not follow the row before it"),
         (altered(1, chunk=2), "row 1 does not follow the row before it"),
@@ -110,6 +134,28 @@ def test_every_way_to_end_is_taken(ends: int) -> None:
 )
 def test_a_broken_row_rule_is_named(rows: Sequence[Row], message: str) -> None:
     assert rejection(make_batch(SPEC, rows)) == f"rows: {message}"
+
+
+def test_an_abort_may_have_no_step_where_some_came_before() -> None:
+    rows = [Row(env=0, episode=3, chunk=2, first_step=7, ends=Ends.ABORTED, abort_reason="env_died: killed", steps=0)]
+    assert check(make_batch(SPEC, rows), SPEC).steps.tolist() == [0]
+    assert [len(item) for item in make_batch(SPEC, rows).column("observation").to_pylist()] == [1]
+
+
+def test_a_message_of_nothing_but_aborts_has_no_actions_to_look_at() -> None:
+    spec = stream(action=Tuple((MultiDiscrete((2,), (2, 2), (0, 0)), MultiBinary((1,)), Discrete(2), Text(2))))
+    rows = [Row(env=env, chunk=1, first_step=4, ends=Ends.ABORTED, abort_reason="x", steps=0) for env in range(2)]
+    assert len(check(make_batch(spec, rows), spec)) == 2
+
+
+def test_an_episode_may_continue_an_earlier_one() -> None:
+    rows = [
+        Row(episode=4, ends=Ends.CUT),
+        Row(episode=5, continues=4, ends=Ends.CUT),
+        Row(env=1, episode=9, continues=2),
+        Row(env=2, seed=4),
+    ]
+    check(make_batch(SPEC, rows), SPEC)
 
 
 @pytest.mark.parametrize("env", [0, MAX_ENVS - 1])
@@ -160,6 +206,26 @@ def test_a_null_inside_of_an_item_is_named(name: str) -> None:
     assert rejection(with_items(name, array.offsets.to_pylist(), items)) == f"rows: column {name!r} has nulls"
 
 
+def test_a_null_item_of_an_info_is_none_to_be_named() -> None:
+    spec = stream(infos=[INFO])
+    info = np.ma.MaskedArray(np.arange(6, dtype=np.int16).reshape(3, 2), [[False, False], [True, True], [False, False]])
+    batch = make_batch(spec, [Row()], values={"info.place": info})
+    check(batch, spec)
+    assert batch.column("info.place").to_pylist() == [[[0, 1], None, [4, 5]]]
+    # Arrow itself leaves nulls under a null item.
+    check(replaced(batch, "info.place", batch.column("info.place").to_pylist()), spec)
+    with pytest.raises(RejectedError, match=r"^rows: column 'info.place' has nulls$"):
+        check(replaced(batch, "info.place", [[[0, None], None, [4, 5]]]), spec)
+
+
+def test_an_info_has_an_item_with_each_observation() -> None:
+    spec = stream(infos=[INFO])
+    batch = make_batch(spec, [Row(steps=2)])
+    short = batch.column("info.place")[:1].to_pylist()[0][:2]
+    with pytest.raises(RejectedError, match=r"^rows: column 'info.place' does not hold L \+ 1 items in every row$"):
+        check(replaced(batch, "info.place", [short]), spec)
+
+
 @pytest.mark.parametrize("name", ["observation", "action", "reward", "logits"])
 @pytest.mark.parametrize("side", ["before", "after"])
 def test_lists_that_do_not_lie_end_to_end_are_named(name: str, side: str) -> None:
@@ -187,6 +253,23 @@ def test_an_action_outside_of_its_space_is_named() -> None:
     assert rejection(batch) == "rows: column 'action' has a value outside 0 … 2: 0 … 3"
 
 
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("observation.b", [2, 0]), ("observation.d~1e", [0, 7]), ("action.0", 3), ("action.1.on", [2])],
+)
+def test_a_leaf_that_is_outside_of_its_space_is_named(name: str, value: Any) -> None:
+    spec = stream(
+        Dict((("b", MultiBinary((2,))), ("d.e", MultiDiscrete((2,), (2, 2), (0, 5))), ("t", Text(1)))),
+        Tuple((Discrete(3), Dict((("on", Box((1,), np.dtype(bool))),)))),
+    )
+    batch = make_batch(spec, [Row(steps=3)])
+    check(batch, spec)
+    items = batch.column(name).to_pylist()[0]
+    items[1] = value
+    with pytest.raises(RejectedError, match=f"^rows: column '{name}' has a value "):
+        check(replaced(batch, name, [items]), spec)
+
+
 def test_an_array_that_arrow_finds_damaged_is_invalid() -> None:
     damaged = with_items("action", [0, 2, 1, 6, 8], BATCH.column("action").values)
     with pytest.raises(RejectedError, match=r"^invalid: Arrow finds it damaged: In column \d+: Invalid: ") as caught:
@@ -206,10 +289,3 @@ def test_columns_are_read_from_batches_and_tables_alike() -> None:
     table = pa.Table.from_batches([BATCH, BATCH])
     assert chunks.fixed(BATCH, "env").tolist() == [0, 0, 0, 2]
     assert chunks.fixed(table, "env").tolist() == [0, 0, 0, 2] * 2
-
-
-def test_a_list_column_takes_items_of_another_dtype_as_its_own() -> None:
-    column = SPEC.columns[1]
-    array = list_column(column, np.array([0, 1, 2], np.int64), np.array([0, 3], np.int32))
-    assert array.type == column.field.type
-    assert array.to_pylist() == [[0, 1, 2]]

@@ -10,11 +10,21 @@ import pytest
 
 from penstock_schemas.messages import Kind, Message, decode
 from penstock_schemas.policies import decode_policy
-from tests.schemas.regenerate_golden import BATCH, FOLDER, OFFSET, POLICY, SPEC, read, records
+from tests.schemas.regenerate_golden import (
+    BATCH,
+    FOLDER,
+    NESTED_BATCH,
+    NESTED_SPEC,
+    OFFSET,
+    POLICY,
+    SPEC,
+    read,
+    records,
+)
 
-FINGERPRINT = "72bec6a8206d6331a3a3b2965ce8cdd6fbc3e9eb1484f6913584571b48f042e1"
+FINGERPRINT = "a74e539c77b8a11bed19921ebacf20761bc5cfb4442ac52befca1d6af1f119c0"
 # What zstd makes of the same bytes is the library's own affair, and so is the order of a safetensors file's metadata.
-SAME_BYTES = ("begin", "chunks", "end", "tick")
+SAME_BYTES = ("begin", "chunks", "chunks-nested", "end", "tick")
 
 
 def safetensors(value: bytes | None) -> tuple[dict[str, Any], bytes]:
@@ -69,6 +79,51 @@ def test_the_chunks_read(name: str, spec: Any) -> None:
         {"env": 3, "ends": 4, "abort_reason": "env", "seed": None, "action": [1]},
     ]
     assert message.batch.column("observation").to_pylist()[2] == [[2.5, 2.625, 2.75, 2.875], [3.0, 3.125, 3.25, 3.375]]
+
+
+@pytest.mark.parametrize("spec", [NESTED_SPEC, None], ids=["known", "learned"])
+def test_the_nested_chunks_read(spec: Any) -> None:
+    message = decode(read("chunks-nested"), spec)
+    assert message.batch is not None
+    assert message.batch.equals(NESTED_BATCH, check_metadata=True)
+    names = (
+        "continues",
+        "observation.camera",
+        "observation.said~1to",
+        "action.0",
+        "action.1",
+        "info.mask",
+        "info.note",
+    )
+    assert message.batch.select(names).to_pylist() == [
+        {
+            "continues": None,
+            "observation.camera": [[0, 1], [2, 3], [4, 5]],
+            "observation.said~1to": ["", "é", "漢🙂"],
+            "action.0": [0, 2],
+            "action.1": [[0, 1], [1, 1]],
+            "info.mask": [[0, 1, 2], None, [6, 7, 8]],
+            "info.note": [None, "b", None],
+        },
+        {
+            "continues": 1,
+            "observation.camera": [[6, 7], [8, 9]],
+            "observation.said~1to": ["a\0b", "\n"],
+            "action.0": [1],
+            "action.1": [[0, 0]],
+            "info.mask": [None, None],
+            "info.note": [None, "e"],
+        },
+        {
+            "continues": None,
+            "observation.camera": [[10, 11]],
+            "observation.said~1to": ["~."],
+            "action.0": [],
+            "action.1": [],
+            "info.mask": [[15, 16, 17]],
+            "info.note": [None],
+        },
+    ]
 
 
 def test_the_end_reads() -> None:

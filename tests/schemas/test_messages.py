@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from penstock_schemas import messages
-from penstock_schemas.chunks import list_values
+from penstock_schemas.columns import Column, list_offsets, list_valid, list_values
 from penstock_schemas.errors import RejectedError
 from penstock_schemas.ipc import END_OF_STREAM, has_compressed_body, to_ipc
 from penstock_schemas.log import Record
@@ -26,9 +26,11 @@ from penstock_schemas.messages import (
     encode_end,
     encode_tick,
 )
-from penstock_schemas.spaces import Box
-from penstock_schemas.stream import METADATA_KEY, Column, StreamSpec
+from penstock_schemas.spaces import Box, leaves
+from penstock_schemas.spaces.arrays import WIRE_DTYPES
+from penstock_schemas.stream import METADATA_KEY, ROW_FIELDS, StreamSpec
 from tests.schemas.batches import Row, make_batch, make_rows, stream
+from tests.schemas.random_spaces import SHAPES, items_of, same_bits, spaces
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -100,14 +102,47 @@ def test_chunks_return(encoding: str | None, spec: StreamSpec | None) -> None:
     assert message.batch.equals(BATCH, check_metadata=True)
 
 
-@given(st.integers(0, 1 << 32), st.integers(1, 4), st.integers(1, 4), st.sampled_from([None, "zstd"]))
-def test_any_chunks_return(seed: int, envs: int, count: int, encoding: str | None) -> None:
-    generator = np.random.default_rng(seed)
-    batch = make_batch(SPEC, make_rows(generator, envs=envs, chunks=count), generator=generator)
-    encoded = encode_chunks(SPEC, batch, producer="p", incarnation=0, sequence=0, encoding=encoding)
-    message = decode(record(encoded), SPEC)
+@st.composite
+def streams(draw: st.DrawFn) -> StreamSpec:
+    """A stream of any spaces, with extras and infos of any dtype and shape."""
+    plain = st.builds(Column, st.just(""), SHAPES, st.sampled_from(WIRE_DTYPES).map(np.dtype))
+    text = st.just(Column("", (), np.dtype(object)))
+    extras, infos = (draw(st.lists(columns, max_size=2)) for columns in (plain, plain | text))
+    return stream(
+        draw(spaces),
+        draw(spaces),
+        extras=[replace(column, name=f"extra{at}") for at, column in enumerate(extras)],
+        infos=[replace(column, name=f"info.{at}", overlap=True, nullable=True) for at, column in enumerate(infos)],
+    )
+
+
+@settings(deadline=None)
+@given(streams(), st.data(), st.sampled_from([None, "zstd"]), st.booleans())
+def test_any_chunks_of_any_stream_return_bit_for_bit(
+    spec: StreamSpec, data: st.DataObject, encoding: str | None, known: bool
+) -> None:
+    generator = np.random.default_rng(data.draw(st.integers(0, 1 << 32)))
+    rows = make_rows(generator, envs=data.draw(st.integers(1, 3)), chunks=data.draw(st.integers(1, 3)))
+    counts = {overlap: sum(row.steps + overlap for row in rows) for overlap in (False, True)}
+    leaf_columns = zip(
+        (*leaves(spec.observation), *leaves(spec.action)),
+        (*spec.observation_columns, *spec.action_columns),
+        strict=True,
+    )
+    values = {column.name: data.draw(items_of(leaf.space, counts[column.overlap])) for leaf, column in leaf_columns}
+    batch = make_batch(spec, rows, generator=generator, values=values)
+    encoded = encode_chunks(spec, batch, producer="p", incarnation=0, sequence=0, encoding=encoding)
+    message = decode(record(encoded), spec if known else None)
+    assert message.spec == spec
     assert message.batch is not None
-    assert message.batch.equals(batch, check_metadata=True)
+    assert message.batch.schema.equals(spec.schema, check_metadata=True)
+    for column in spec.columns:
+        back, sent = (of.column(column.name) for of in (message.batch, batch))
+        assert list_offsets(back).tolist() == list_offsets(sent).tolist()
+        assert str(list_valid(back)) == str(list_valid(sent))
+        assert same_bits(list_values(back, column), values.get(column.name, list_values(sent, column))), column.name
+    fixed = [field.name for field in ROW_FIELDS]
+    assert message.batch.select(fixed).equals(batch.select(fixed))
 
 
 def test_an_end_returns() -> None:
@@ -427,7 +462,8 @@ def _reordered(schema: pa.Schema) -> pa.Schema:
 
 
 def _bare(schema: pa.Schema) -> pa.Schema:
-    return schema.set(11, schema.field(11).remove_metadata())
+    at = len(ROW_FIELDS)
+    return schema.set(at, schema.field(at).remove_metadata())
 
 
 def _longer(schema: pa.Schema) -> pa.Schema:

@@ -8,10 +8,11 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from penstock_schemas.columns import Column
 from penstock_schemas.errors import SettingsError, SpaceError
 from penstock_schemas.ipc import to_ipc
-from penstock_schemas.spaces import Box, Discrete
-from penstock_schemas.stream import METADATA_KEY, ROW_FIELDS, Column, StreamSpec
+from penstock_schemas.spaces import Box, Dict, Discrete, MultiBinary, Text, Tuple
+from penstock_schemas.stream import METADATA_KEY, ROW_FIELDS, StreamSpec
 from tests.schemas.batches import Row, make_batch
 
 FLOAT = np.dtype(np.float32)
@@ -21,9 +22,11 @@ SPEC = StreamSpec(
     action=Discrete(5, start=-2),
     reward_dtype=np.dtype(np.float64),
     extras=(Column("log_prob", (), FLOAT), Column("logits", (5,), np.dtype(np.float16))),
+    infos=(Column("info.mask", (5,), np.dtype(np.int8), overlap=True, nullable=True),),
     env={"id": "Hopper-v5", "kwargs": {"a": 1, "b": [True, None]}},
     policy={"factory": "m:f"},
 )
+NESTED = Dict((("pose", Box((3,), FLOAT)), ("said", Text(9))))
 CHANGES: list[dict[str, Any]] = [
     {"stream": "hopper2"},
     {"observation": Box((2, 3), FLOAT, (-np.inf, 0.0), (1.5,))},
@@ -40,6 +43,13 @@ CHANGES: list[dict[str, Any]] = [
     {"extras": (Column("log_prob", (), FLOAT), Column("logit", (5,), np.dtype(np.float16)))},
     {"extras": (Column("log_prob", (), FLOAT), Column("logits", (6,), np.dtype(np.float16)))},
     {"extras": (Column("log_prob", (), FLOAT), Column("logits", (5,), FLOAT))},
+    {"infos": ()},
+    {"infos": (dataclasses.replace(SPEC.infos[0], name="info.masks"),)},
+    {"infos": (dataclasses.replace(SPEC.infos[0], dtype=np.dtype(np.uint8)),)},
+    {"observation": Dict((("a", SPEC.observation),))},
+    {"observation": Dict((("b", SPEC.observation),))},
+    {"observation": Tuple((SPEC.observation,))},
+    {"action": Text(3)},
     {"env": {"id": "Hopper-v5", "kwargs": {"a": 2, "b": [True, None]}}},
     {"policy": {}},
 ]
@@ -68,24 +78,72 @@ def test_the_schema_says_what_the_stream_is() -> None:
     assert SPEC.schema.metadata == {METADATA_KEY: SPEC.canonical}
     assert SPEC.schema.names == [
         *(row.name for row in ROW_FIELDS),
-        *("observation", "action", "reward", "log_prob", "logits"),
+        *("observation", "action", "reward", "log_prob", "logits", "info.mask"),
     ]
     observation = SPEC.schema.field("observation")
     assert observation.metadata == {b"shape": b"[3, 2]", b"dtype": b"float32"}
     assert observation.type.value_type == pa.list_(pa.field("item", pa.float32(), nullable=False), 6)
     assert SPEC.schema.field("action").type.value_type == pa.int8()
     assert SPEC.schema.field("reward").type.value_type == pa.float64()
-    assert [column.overlap for column in SPEC.columns] == [True, False, False, False, False]
+    assert [column.overlap for column in SPEC.columns] == [True, False, False, False, False, True]
+    assert [column.nullable for column in SPEC.columns] == [False] * 5 + [True]
 
 
-def test_only_the_abort_reason_the_seed_and_the_options_may_be_null() -> None:
-    assert [row.name for row in SPEC.schema if row.nullable] == ["abort_reason", "seed", "reset_options"]
+def test_a_nested_space_is_a_column_a_leaf() -> None:
+    spec = dataclasses.replace(
+        SPEC, observation=NESTED, action=Tuple((Discrete(5), Dict((("on", MultiBinary((2,))),))))
+    )
+    assert spec.schema.names[len(ROW_FIELDS) :] == [
+        *("observation.pose", "observation.said", "action.0", "action.1.on"),
+        *("reward", "log_prob", "logits", "info.mask"),
+    ]
+    assert [column.overlap for column in spec.columns] == [True, True] + [False] * 5 + [True]
+    assert spec.schema.field("observation.said").type == pa.list_(pa.field("item", pa.string(), nullable=False))
+    assert [column.name for column in spec.observation_columns] == ["observation.pose", "observation.said"]
+    assert [column.name for column in spec.action_columns] == ["action.0", "action.1.on"]
+    assert StreamSpec.from_json(json.loads(spec.canonical)) == spec
+
+
+def test_leaves_that_hold_less_than_their_wire_dtype_are_bounded() -> None:
+    action = Tuple((Discrete(5), Box((2,), FLOAT), MultiBinary((2,)), Text(2), Box((1,), np.dtype(bool))))
+    spec = dataclasses.replace(SPEC, action=action)
+    assert [column.name for _, column in spec.bounded] == ["action.0", "action.2", "action.4"]
+    assert [space for space, _ in spec.bounded] == [action.spaces[at] for at in (0, 2, 4)]
+
+
+def test_only_what_began_or_aborted_an_episode_may_be_null() -> None:
+    nullable = [row.name for row in SPEC.schema if row.nullable]
+    assert nullable == ["abort_reason", "seed", "reset_options", "continues"]
+
+
+@pytest.mark.parametrize(
+    "column",
+    [
+        Column("mask", (), FLOAT, overlap=True, nullable=True),
+        Column("info.mask", (), FLOAT, overlap=True),
+        Column("info.mask", (), FLOAT, nullable=True),
+    ],
+    ids=["name", "never null", "no overlap"],
+)
+def test_a_column_that_is_no_info_is_refused(column: Column) -> None:
+    told = rf"^info column '{column.name}': it is nullable, overlaps, and is named info\.…$"
+    with pytest.raises(SettingsError, match=told):
+        dataclasses.replace(SPEC, infos=(column,))
+
+
+@pytest.mark.parametrize("name", ["info.mask", "observation.a", "a.b"])
+def test_an_extra_column_with_a_dot_is_refused(name: str) -> None:
+    told = rf"^extra column '{name}': dots are for spaces and infos; rename it in the policy$"
+    with pytest.raises(SettingsError, match=told):
+        dataclasses.replace(SPEC, extras=(Column(name, (), FLOAT),))
 
 
 def test_steps_and_rows_weigh_what_is_said() -> None:
-    assert SPEC.step_bytes == 24 + 1 + 8 + 4 + 10
-    one, more = (len(to_ipc(make_batch(SPEC, [Row(steps=steps)]))) for steps in (8, 8 + 64))
-    assert more - one == 64 * SPEC.step_bytes
+    assert SPEC.step_bytes == 24 + 1 + 8 + 4 + 10 + 6
+    # What may be absent counts a byte for its bit.
+    for spec, spare in ((dataclasses.replace(SPEC, infos=()), 0), (SPEC, 64 - 64 // 8)):
+        one, more = (len(to_ipc(make_batch(spec, [Row(steps=steps)]))) for steps in (8, 8 + 64))
+        assert more - one == 64 * spec.step_bytes - spare
     rows = [Row(env=env, steps=1, abort_reason=None) for env in range(1 + 64)]
     one, more = (len(to_ipc(make_batch(SPEC, rows[:count]))) for count in (1, 65))
     grown = more - one
@@ -122,6 +180,12 @@ def test_a_column_of_an_impossible_shape_is_refused(shape: tuple[int, ...]) -> N
         {"observation": {"type": "Box", "shape": [-1], "dtype": "float32", "low": [0], "high": [1]}},
         {"observation": 5},
         {"action": {"type": "Text"}},
+        {"action": {"type": "Graph"}},
+        {"action": {"type": "Dict", "spaces": []}},
+        {"action": {"type": "Dict", "spaces": {"a": SPEC.action.to_json()}}},
+        {"action": {"type": "Tuple", "spaces": [5]}},
+        {"infos": [{"name": "mask", "shape": [], "dtype": "int8"}]},
+        {"infos": None},
         {"reward": "no such dtype"},
         {"reward": "complex64"},
         {"extras": [{"name": "x"}]},
@@ -134,5 +198,10 @@ def test_what_is_no_description_raises_what_is_promised(change: dict[str, Any]) 
     described = SPEC.to_json() | change
     if described["stream"] is None:
         del described["stream"]
-    with pytest.raises((KeyError, TypeError, ValueError, SpaceError)):
+    with pytest.raises((KeyError, TypeError, ValueError, SpaceError, SettingsError)):
         _ = StreamSpec.from_json(described).canonical
+
+
+def test_a_reward_is_a_number() -> None:
+    with pytest.raises(SettingsError, match=r"^rewards of dtype object: a reward is a number$"):
+        dataclasses.replace(SPEC, reward_dtype=np.dtype(object))
