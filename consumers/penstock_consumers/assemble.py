@@ -9,7 +9,8 @@ import numpy as np
 import pyarrow as pa
 
 from penstock_consumers.store import segments
-from penstock_schemas.chunks import Ends, fixed, list_column, list_offsets, list_values, steps
+from penstock_schemas.chunks import ChunkRows, Ends, fixed
+from penstock_schemas.columns import list_column, list_offsets, list_valid, list_values
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from penstock_consumers.judge import Aborted, Accepted
+    from penstock_schemas.columns import Column
     from penstock_schemas.stream import StreamSpec
 
 
@@ -24,18 +26,22 @@ if TYPE_CHECKING:
 class Rows:
     """Chunk rows in the order of the log, each under the uid of its episode.
 
-    `batch` has the columns of a message; `provenance` holds, by the name of the open segment's column, where each row
-    came from.
+    `provenance` holds, by the name of the open segment's column, where each row came from.
     """
 
-    batch: pa.RecordBatch
+    rows: ChunkRows
     uid: NDArray[np.int64]
     provenance: Mapping[str, NDArray[Any]]
+
+    @property
+    def batch(self) -> pa.RecordBatch:
+        """The rows in the columns of a message."""
+        return self.rows.batch
 
     @classmethod
     def of(cls, accepted: Accepted) -> Rows:
         """Rows that the judge accepted; what is the same for all of a message takes no memory."""
-        shape = accepted.batch.num_rows
+        shape = len(accepted.uid)
         values = {
             "producer": np.array(accepted.producer, object),
             "incarnation": np.array(accepted.incarnation),
@@ -43,21 +49,21 @@ class Rows:
             "timestamp_ms": np.array(accepted.timestamp_ms),
         }
         provenance = {name: np.broadcast_to(value, shape) for name, value in values.items()}
-        return cls(accepted.batch, accepted.uid, provenance)
+        return cls(accepted.rows, accepted.uid, provenance)
 
     @classmethod
     def stored(cls, batch: pa.RecordBatch, uid: NDArray[np.int64], spec: StreamSpec) -> Rows:
         """Rows of an open segment."""
         names = [field.name for field in segments.PROVENANCE_FIELDS]
         provenance = {name: batch.column(name).to_numpy(zero_copy_only=False) for name in names}
-        return cls(batch.select(spec.schema.names), uid, provenance)
+        return cls(ChunkRows.of(batch.select(spec.schema.names)), uid, provenance)
 
     def where(self, mask: NDArray[np.bool_]) -> Rows:
         """Keep the rows of `mask`."""
         if mask.all():
             return self
         provenance = {name: values[mask] for name, values in self.provenance.items()}
-        return Rows(self.batch.filter(pa.array(mask)), self.uid[mask], provenance)
+        return Rows(self.rows.where(mask), self.uid[mask], provenance)
 
     def to_open(self, spec: StreamSpec) -> pa.RecordBatch:
         """The rows in the schema of an open segment."""
@@ -86,6 +92,14 @@ class Episodes:
         return aborted
 
     @property
+    def whole(self) -> NDArray[np.bool_]:
+        """Which ended by themselves and are no part of a longer one: those whose returns are the env's."""
+        ended = (fixed(self.batch, "ends") & (Ends.TERMINATED | Ends.TRUNCATED)) != 0
+        parts: NDArray[np.bool_] = self.batch.column("continues").is_valid().to_numpy(zero_copy_only=False)
+        whole: NDArray[np.bool_] = ended & ~parts
+        return whole
+
+    @property
     def policy_version(self) -> NDArray[np.int64]:
         """The policy version that took the last step of each."""
         versions = self.batch.column("policy_version")
@@ -95,7 +109,7 @@ class Episodes:
 
 def ended_uids(pieces: Sequence[Rows], aborted: Sequence[Aborted]) -> NDArray[np.int64]:
     """Name the episodes that `pieces` or an abort ended, ascending."""
-    ended = [piece.uid[fixed(piece.batch, "ends") != Ends.OPEN] for piece in pieces]
+    ended = [piece.uid[piece.rows.ends != Ends.OPEN.value] for piece in pieces]
     uids = [*ended, *(abort.uid for abort in aborted)]
     return np.sort(np.concatenate(uids)) if uids else np.empty(0, np.int64)
 
@@ -110,23 +124,23 @@ def assemble(
     uid = uid[order]
     first = np.flatnonzero(np.append(True, uid[1:] != uid[:-1]))
     last = np.append(first[1:], len(uid)) - 1
-    rows = _row_columns([piece.batch for piece in pieces], spec).take(pa.array(order))
+    rows = _row_columns(pieces, spec).take(pa.array(order))
     came = _Provenance(pieces, order)
     columns = _head(rows, came, first) | _ends(rows, came, uid, last, aborted) | _chunk_lists(rows, first)
-    columns |= _value_lists(spec, [piece.batch for piece in pieces], order, first, last)
+    columns |= _value_lists(spec, pieces, order, first, last)
     offsets = list_offsets(columns["reward"])
     columns["length"] = pa.array(np.diff(offsets).astype(np.int64))
-    rewards = list_values(columns["reward"], _reward(spec))
+    rewards = list_values(columns["reward"], spec.reward_column)
     columns["return"] = pa.array(np.add.reduceat(rewards.astype(np.float64), offsets[:-1]))
     schema = segments.episode_schema(spec)
     batch = pa.RecordBatch.from_arrays([columns[name] for name in schema.names], schema=schema)
     return Episodes(batch, last + 1 - first)
 
 
-def _row_columns(batches: Sequence[pa.RecordBatch], spec: StreamSpec) -> pa.Table:
+def _row_columns(pieces: Sequence[Rows], spec: StreamSpec) -> pa.Table:
     lists = {column.name for column in spec.columns}
     names = [name for name in spec.schema.names if name not in lists]
-    return pa.Table.from_batches([batch.select(names) for batch in batches]).combine_chunks()
+    return pa.Table.from_batches([piece.batch.select(names) for piece in pieces]).combine_chunks()
 
 
 class _Provenance:
@@ -144,7 +158,7 @@ class _Provenance:
 
 def _head(rows: pa.Table, came: _Provenance, first: NDArray[Any]) -> dict[str, pa.Array]:
     """What an episode's first row tells of it."""
-    names = ("env", "episode", "seed", "reset_options")
+    names = ("env", "episode", "seed", "reset_options", "continues")
     heads = rows.select(names).take(pa.array(first))
     columns = {name: heads.column(name).combine_chunks() for name in names}
     columns["producer"] = pa.array(came.at("producer", first), pa.string())
@@ -190,41 +204,57 @@ def _chunk_lists(rows: pa.Table, first: NDArray[Any]) -> dict[str, pa.Array]:
 
 
 def _value_lists(
-    spec: StreamSpec, batches: Sequence[pa.RecordBatch], order: NDArray[Any], first: NDArray[Any], last: NDArray[Any]
+    spec: StreamSpec, pieces: Sequence[Rows], order: NDArray[Any], first: NDArray[Any], last: NDArray[Any]
 ) -> dict[str, pa.Array]:
     """Gather each list column; where chunks overlap, only the last of an episode keeps its last item."""
-    lengths = np.concatenate([steps(batch) for batch in batches])[order].astype(np.int64)
+    items = np.concatenate([piece.rows.steps for piece in pieces]).astype(np.int64)
+    lengths = items[order]
     with_last = lengths.copy()
     with_last[last] += 1
-    plain = _Gather(batches, "reward", order, lengths, first)
-    overlapping = _Gather(batches, "observation", order, with_last, first)
+    plain = _Gather(items, order, lengths, first)
+    overlapping = _Gather(items + 1, order, with_last, first)
     return {
-        column.name: list_column(column, *(overlapping if column.overlap else plain)(column, batches))
+        column.name: (overlapping if column.overlap else plain)(
+            column, [piece.batch.column(column.name) for piece in pieces]
+        )
         for column in spec.columns
     }
 
 
 class _Gather:
-    """Where the items of every episode lie in the concatenated values of a list column, and of all like it."""
+    """Where the items of every episode lie in the items of all rows, laid end to end, of a column and of all like it.
+
+    `items` are counted by row, in the order of the pieces; `lengths` are what is kept of them, in that of the episodes.
+    """
 
     def __init__(
-        self,
-        batches: Sequence[pa.RecordBatch],
-        like: str,
-        order: NDArray[Any],
-        lengths: NDArray[np.int64],
-        first: NDArray[Any],
+        self, items: NDArray[np.int64], order: NDArray[Any], lengths: NDArray[np.int64], first: NDArray[Any]
     ) -> None:
-        items = np.concatenate([np.diff(list_offsets(batch.column(like))) for batch in batches])
         starts = (np.cumsum(items) - items)[order]
         ends = np.cumsum(lengths)
         self._index = np.repeat(starts - (ends - lengths), lengths) + np.arange(ends[-1])
         self._offsets = np.append(0, np.add.reduceat(lengths, first).cumsum()).astype(np.int32)
 
-    def __call__(self, column: Any, batches: Sequence[pa.RecordBatch]) -> tuple[NDArray[Any], NDArray[np.int32]]:
-        values = np.concatenate([list_values(batch.column(column.name), column) for batch in batches])
-        return np.take(values, self._index, axis=0), self._offsets
+    def __call__(self, column: Column, arrays: Sequence[pa.ListArray]) -> pa.ListArray:
+        """The column of the episodes, from its arrays by piece."""
+        if column.is_text:
+            # Arrow moves strings without making an object of each.
+            texts = pa.concat_arrays([array.flatten() for array in arrays]).take(pa.array(self._index))
+            return pa.ListArray.from_arrays(pa.array(self._offsets), texts, type=column.field.type)
+        values = np.concatenate([list_values(array, column) for array in arrays])
+        valid = _valid(arrays) if column.nullable else None
+        taken = np.take(values, self._index, axis=0)
+        return list_column(column, taken, self._offsets, None if valid is None else valid[self._index])
 
 
-def _reward(spec: StreamSpec) -> Any:
-    return next(column for column in spec.columns if column.name == "reward")
+def _valid(arrays: Sequence[pa.ListArray]) -> NDArray[np.bool_] | None:
+    """Tell which items are there, shape (items,); None where all are."""
+    parts = [list_valid(array) for array in arrays]
+    if all(part is None for part in parts):
+        return None
+    return np.concatenate(
+        [
+            np.ones(len(array.flatten()), np.bool_) if part is None else part
+            for part, array in zip(parts, arrays, strict=True)
+        ]
+    )

@@ -9,11 +9,13 @@ import numpy as np
 
 from penstock_consumers.replay import snapshot
 from penstock_schemas.chunks import Ends
+from penstock_schemas.spaces import Dict, Discrete, Text, Tuple, space_from_json
 
 if TYPE_CHECKING:
     from penstock_consumers.replay.segment import Segment
     from penstock_consumers.replay.snapshot import Partition
     from penstock_consumers.store.bucket import Bucket
+    from penstock_schemas.spaces import Space
 
 # By the value of the byte, the other ways to end being no episode's.
 _ENDS = {
@@ -28,11 +30,11 @@ _ENDS = {
 def describe(bucket: Bucket) -> dict[str, Any]:
     """Describe a store at its newest commits, in values that JSON has.
 
-    `stream`, `env`, `policy`, `observation`, `action`, `reward` and `extras` are what the stream was described as.
-    `partitions` are by number; `episodes` and `steps` count everything, `ends` counts episodes by how they ended.
-    `policies` has an item a version that chose the last action of whole episodes (neither aborted nor cut), with
-    their number, mean return and mean length. `counters` are the sums over the partitions. Raises `StoreError` where
-    there is no store.
+    `stream`, `env`, `policy`, `observation`, `action`, `reward`, `extras` and `infos` are what the stream was described
+    as. `partitions` are by number; `episodes` and `steps` count everything, `ends` counts episodes by how they ended.
+    `policies` has an item a version that chose the last action of whole episodes (neither aborted, nor parts of one
+    that was cut), with their number, mean return and mean length. `counters` are the sums over the partitions. Raises
+    `StoreError` where there is no store.
     """
     spec = snapshot.existing(bucket).spec
     at = snapshot.take(bucket, spec)
@@ -54,7 +56,7 @@ def describe(bucket: Bucket) -> dict[str, Any]:
 
 def format_info(info: dict[str, Any]) -> str:
     """Lay out what `describe` answers as text for a person."""
-    extras = ", ".join(extra["name"] for extra in info["extras"]) or "none"
+    extras, infos = (", ".join(column["name"] for column in info[name]) or "none" for name in ("extras", "infos"))
     ends = ", ".join(f"{count:,} {name.replace('_', ' ')}" for name, count in info["ends"].items() if count)
     return "\n".join(
         [
@@ -62,10 +64,11 @@ def format_info(info: dict[str, Any]) -> str:
             f"stream       {info['stream']}",
             f"env          {_inline(info['env'])}",
             f"policy       {_inline(info['policy'])}",
-            f"observation  {_space(info['observation'])}",
-            f"action       {_space(info['action'])}",
+            f"observation  {_space(space_from_json(info['observation']))}",
+            f"action       {_space(space_from_json(info['action']))}",
             f"reward       {info['reward']}",
             f"extras       {extras}",
+            f"infos        {infos}",
             f"steps        {info['steps']:,}",
             f"episodes     {info['episodes']:,}{f' ({ends})' if ends else ''}",
             *_table(info["partitions"]),
@@ -92,7 +95,8 @@ def _partition(number: int, at: Partition) -> dict[str, Any]:
 
 def _policies(segments: tuple[Segment, ...]) -> list[dict[str, Any]]:
     ends = _joined(segments, "ends", np.uint8)
-    whole = (ends & (Ends.TERMINATED | Ends.TRUNCATED)) != 0
+    parts = [segment.batch.column("continues").is_valid().to_numpy(zero_copy_only=False) for segment in segments]
+    whole = ((ends & (Ends.TERMINATED | Ends.TRUNCATED)) != 0) & ~np.concatenate([np.empty(0, np.bool_), *parts])
     last = [segment.policy_version[segment.chunk_offsets[1:] - 1] for segment in segments]
     acted = np.concatenate([np.empty(0, np.int64), *last])[whole]
     versions, index, episodes = np.unique(acted, return_inverse=True, return_counts=True)
@@ -113,10 +117,18 @@ def _joined(segments: tuple[Segment, ...], name: str, dtype: type[np.generic]) -
     return np.concatenate([np.empty(0, dtype), *(segment.fixed(name) for segment in segments)])
 
 
-def _space(described: dict[str, Any]) -> str:
-    if described["type"] == "Discrete":
-        return f"Discrete(n={described['n']}, start={described['start']})"
-    return f"Box({', '.join(map(str, described['shape']))}) {described['dtype']}"
+def _space(space: Space) -> str:
+    match space:
+        case Dict():
+            return f"Dict({', '.join(f'{key}: {_space(inner)}' for key, inner in space.spaces)})"
+        case Tuple():
+            return f"Tuple({', '.join(map(_space, space.spaces))})"
+        case Discrete():
+            return f"Discrete(n={space.n}, start={space.start})"
+        case Text():
+            return f"Text(at most {space.max_length} characters)"
+        case _:
+            return f"{type(space).__name__}({', '.join(map(str, space.shape))}) {space.dtype}"
 
 
 def _inline(described: dict[str, Any]) -> str:

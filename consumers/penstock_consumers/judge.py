@@ -13,16 +13,16 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from penstock_consumers.store.commits import Envs, ProducerEntry
-from penstock_schemas.chunks import Ends, fixed, steps
+from penstock_schemas.chunks import Ends
 from penstock_schemas.errors import RejectedError
 from penstock_schemas.messages import Kind, Message
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    import pyarrow as pa
     from numpy.typing import NDArray
 
+    from penstock_schemas.chunks import ChunkRows
     from penstock_schemas.log import Record
 
 _NONE = -1
@@ -43,7 +43,7 @@ class AbortReason(StrEnum):
 class Accepted:
     """Chunk rows that belong to episodes; `uid` names each row's episode within this judge."""
 
-    batch: pa.RecordBatch
+    rows: ChunkRows
     uid: NDArray[np.int64]
     producer: str
     incarnation: int
@@ -185,52 +185,56 @@ class Judge:
         self._expire(record, verdicts)
 
     def _chunks(self, record: Record, message: Message, verdicts: Verdicts) -> None:
-        batch = message.batch
-        if batch is None:
-            raise ValueError("a chunk message without a batch")
+        rows = message.rows
+        if rows is None:
+            raise ValueError("a chunk message without rows")
         producer = self._producers.get(message.producer)
         if producer is not None and producer.incarnation == message.incarnation:
-            _check_episodes(producer, batch, message.sequence)
+            _check_episodes(producer, rows, message.sequence)
         self._advance(record)
-        rows, length = batch.num_rows, int(steps(batch).sum())
-        self.counters.update(messages_valid=1, messages_chunks=1, rows_read=rows, steps_read=length)
+        count, length = len(rows), int(rows.steps.sum())
+        self._count(messages_valid=1, messages_chunks=1, rows_read=count, steps_read=length)
         producer = self._newest(record, message, verdicts)
         if message.incarnation < producer.incarnation:
-            self.counters.update(messages_superseded=1, rows_superseded=rows, steps_superseded=length)
+            self._count(messages_superseded=1, rows_superseded=count, steps_superseded=length)
             return
         producer.seen_ms = self._clock_ms
         if message.sequence < producer.sequence:
-            self.counters.update(messages_duplicate=1, rows_duplicate=rows, steps_duplicate=length)
+            self._count(messages_duplicate=1, rows_duplicate=count, steps_duplicate=length)
             return
         self._expect(record, producer, message.sequence, verdicts)
-        self._accept(record, message, producer, batch, verdicts)
+        self._accept(record, message, producer, rows, verdicts)
 
     def _accept(
-        self, record: Record, message: Message, producer: _Producer, batch: pa.RecordBatch, verdicts: Verdicts
+        self, record: Record, message: Message, producer: _Producer, rows: ChunkRows, verdicts: Verdicts
     ) -> None:
-        env, chunk, ends, length = fixed(batch, "env"), fixed(batch, "chunk"), fixed(batch, "ends"), steps(batch)
-        place = producer.at(env)
+        chunk = rows.chunk
+        new_env = _heads(rows.env)
+        place = producer.at(rows.env)
         # A run is what a message holds of one episode.
-        new_env = np.append(True, env[1:] != env[:-1])
-        run = np.flatnonzero(new_env | (chunk == 0))
+        new_run = new_env[:-1] | (chunk == 0)
+        run = np.flatnonzero(new_run)
         begins = chunk[run] == 0
         uid = np.where(begins, self._next_uid + np.cumsum(begins) - 1, producer.uid[place[run]])
         self._next_uid += int(begins.sum())
-        row_uid = np.repeat(uid, np.diff(np.append(run, len(env))))
-        last = np.flatnonzero(np.append(new_env[1:], True))
-        last = last[row_uid[last] != _NONE]
-        at = place[last]
-        producer.uid[at] = np.where(ends[last] == Ends.OPEN, row_uid[last], _NONE)
-        producer.episode[at] = fixed(batch, "episode")[last]
-        producer.chunk[at] = chunk[last] + 1
-        producer.step[at] = fixed(batch, "first_step")[last] + length[last]
+        row_uid = uid[np.cumsum(new_run) - 1]
         orphan = row_uid == _NONE
+        last = np.flatnonzero(new_env[1:] & ~orphan)
+        at = place[last]
+        producer.uid[at] = np.where(rows.ends[last] == Ends.OPEN.value, row_uid[last], _NONE)
+        producer.episode[at] = rows.episode[last]
+        producer.chunk[at] = chunk[last] + 1
+        producer.step[at] = rows.first_step[last] + rows.steps[last]
         if orphan.any():
-            self.counters.update(rows_orphan=int(orphan.sum()), steps_orphan=int(length[orphan].sum()))
-            batch, row_uid = batch.filter(~orphan), row_uid[~orphan]
-        accepted = Accepted(batch, row_uid, message.producer, message.incarnation, record.offset, record.timestamp_ms)
+            self._count(rows_orphan=int(orphan.sum()), steps_orphan=int(rows.steps[orphan].sum()))
+            rows, row_uid = rows.where(~orphan), row_uid[~orphan]
+        accepted = Accepted(rows, row_uid, message.producer, message.incarnation, record.offset, record.timestamp_ms)
         verdicts.accepted.append(accepted)
-        verdicts.bytes += batch.nbytes
+        verdicts.bytes += rows.batch.get_total_buffer_size()
+
+    def _count(self, **counts: int) -> None:
+        for name, count in counts.items():
+            self.counters[name] += count
 
     def _begin_unless_repeated(self, record: Record, message: Message, verdicts: Verdicts) -> None:
         """Begin an incarnation, but not with another copy of the begin record of the one that runs.
@@ -310,7 +314,14 @@ class Judge:
         return producer
 
 
-def _check_episodes(producer: _Producer, batch: pa.RecordBatch, sequence: int) -> None:
+def _heads(env: NDArray[np.int32]) -> NDArray[np.bool_]:
+    """Tell which rows are the first of their env, and that whatever follows the last would be, shape (rows + 1,)."""
+    heads = np.ones(len(env) + 1, np.bool_)
+    np.not_equal(env[1:], env[:-1], out=heads[1:-1])
+    return heads
+
+
+def _check_episodes(producer: _Producer, rows: ChunkRows, sequence: int) -> None:
     """Refuse rows that contradict what the same incarnation said before, unless the message comes too late anyway.
 
     An env's episodes are numbered upwards, so that no two have one name. Where no message is missing, an open episode
@@ -318,20 +329,16 @@ def _check_episodes(producer: _Producer, batch: pa.RecordBatch, sequence: int) -
     """
     if sequence < producer.sequence:
         return
-    env, episode, chunk, step = (fixed(batch, name) for name in ("env", "episode", "chunk", "first_step"))
-    head = np.flatnonzero(np.append(True, env[1:] != env[:-1]))
-    at = producer.at(env[head])
-    wrong = (chunk[head] == 0) & (episode[head] <= producer.episode[at])
+    head = np.flatnonzero(_heads(rows.env)[:-1])
+    env, episode, chunk, step = (of[head] for of in (rows.env, rows.episode, rows.chunk, rows.first_step))
+    at = producer.at(env)
+    wrong = (chunk == 0) & (episode <= producer.episode[at])
     if sequence == producer.sequence:
-        follows = (
-            (producer.episode[at] == episode[head])
-            & (producer.chunk[at] == chunk[head])
-            & (producer.step[at] == step[head])
-        )
+        follows = (producer.episode[at] == episode) & (producer.chunk[at] == chunk) & (producer.step[at] == step)
         wrong |= (producer.uid[at] != _NONE) & ~follows
     if wrong.any():
         first = int(wrong.argmax())
-        what = f"env {env[head][first]}, episode {episode[head][first]}, chunk {chunk[head][first]}"
+        what = f"env {env[first]}, episode {episode[first]}, chunk {chunk[first]}"
         raise RejectedError("rows", f"{what} does not follow the env's episode {producer.episode[at[first]]}")
 
 

@@ -96,7 +96,7 @@ class ConsumerMetrics:
         episodes = committed.episodes
         if episodes is None:
             return
-        whole = ~episodes.aborted
+        whole = episodes.whole
         if whole.any():
             versions = episodes.policy_version[whole]
             self._version.set(int(versions.max()))

@@ -1,4 +1,4 @@
-"""`penstock-store`: what a store holds, and whether that is what the log says."""
+"""`penstock-store`: what a store holds, whether that is what the log says, and whether an env does it again."""
 
 from __future__ import annotations
 
@@ -9,8 +9,11 @@ import sys
 from typing import TYPE_CHECKING
 
 from penstock_consumers.info import describe, format_info
+from penstock_consumers.replay import Replay
+from penstock_consumers.replay.parts import join, parts_until
+from penstock_consumers.store import layout
 from penstock_consumers.store.bucket import open_bucket
-from penstock_schemas.errors import PenstockError
+from penstock_schemas.errors import PenstockError, SettingsError, StoreError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -19,7 +22,11 @@ if TYPE_CHECKING:
 
 
 def main() -> None:
-    """Run a command; exits with 0, 1 where verifying found something wrong or an error ended it, 2 for wrong words."""
+    """Run a command.
+
+    Exits with 0; with 1 where verifying or replaying found a difference, or an error ended it; with 2 for wrong words,
+    and where an episode cannot be replayed.
+    """
     sys.exit(run(sys.argv[1:]))
 
 
@@ -81,8 +88,12 @@ def _parser() -> argparse.ArgumentParser:
     verify.set_defaults(run=_verify)
     verify.add_argument("--bootstrap-servers", help="Kafka brokers; KAFKA_BOOTSTRAP_SERVERS where not given")
     verify.add_argument("--config", help="a TOML file with a service's settings, for Kafka's TLS and SASL")
-    for command in (info, verify):
+    replay = commands.add_parser("replay", help="step an env again as in an episode; exit 1 where it does otherwise")
+    replay.set_defaults(run=_replay)
+    replay.add_argument("--episode", required=True, metavar="ID", help="producer/incarnation/env/episode")
+    for command in (info, verify, replay):
         command.add_argument("store", help="a folder, or a URL that obstore opens")
+    for command in (info, verify):
         command.add_argument("--json", action="store_true", help="print JSON")
     return parser
 
@@ -101,6 +112,54 @@ def _verify(words: argparse.Namespace) -> int:
     told = json.dumps({"ok": report.ok, **dataclasses.asdict(report)}) if words.json else format_report(report)
     sys.stdout.write(told + "\n")
     return 0 if report.ok else 1
+
+
+def _replay(words: argparse.Namespace) -> int:
+    replay = Replay.open(words.store)
+    parts = parts_until(replay, words.episode)
+    steps = join(parts, replay.spec)
+    what = f"episode {words.episode}"
+    if len(parts) > 1:
+        what += f", joined with the {len(parts) - 1} parts that it continues"
+    if steps.seed is None:
+        sys.stdout.write(f"{what}: it has no seed, because its env cannot be seeded by episode\n")
+        return 2
+    try:
+        # Only this command needs an environment, so a learner's install lacks what makes one.
+        from penstock_producers.envs.retrace import retrace  # noqa: PLC0415
+        from penstock_producers.envs.source import EnvSource  # noqa: PLC0415  (the same)
+    except ModuleNotFoundError as error:
+        raise SettingsError(
+            f"{error}: stepping an env needs more than the base: pip install 'penstock[producer]'"
+        ) from error
+    described, last = replay.spec.env, parts[-1]
+    if "id" not in described:
+        raise StoreError(f"store {words.store}: its {layout.MANIFEST} does not name the env, so none can be made again")
+    source = EnvSource.from_json(
+        {
+            "env": described["id"],
+            "kwargs": described.get("arguments", {}),
+            "wrappers": described.get("wrappers", []),
+            "producer": last.producer,
+        }
+    )
+    env = source.single(last.env)
+    try:
+        divergence = retrace(
+            env,
+            seed=steps.seed,
+            options=None if steps.reset_options is None else json.loads(steps.reset_options),
+            observation=steps.observation,
+            action=steps.action_sent,
+            reward=steps.reward,
+            observation_space=replay.spec.observation,
+            action_space=replay.spec.action,
+        )
+    finally:
+        env.close()
+    came = divergence or f"{len(steps.reward):,} steps give the same observations and rewards"
+    sys.stdout.write(f"{what}: {came}\n")
+    return 1 if divergence else 0
 
 
 if __name__ == "__main__":

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import hashlib
 import uuid
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -18,13 +18,16 @@ from penstock_consumers.partition import Partition
 from penstock_consumers.store import commits, manifest, segments
 from penstock_consumers.store.commits import Limits
 from penstock_consumers.store.replay_store import ReplayStore
-from penstock_schemas.chunks import Ends, Exploration, list_column
+from penstock_schemas.chunks import Ends, Exploration
+from penstock_schemas.columns import Column, list_column
 from penstock_schemas.messages import Encoded, encode_begin, encode_chunks, encode_end, encode_tick
-from penstock_schemas.spaces import Box, Discrete
-from penstock_schemas.stream import Column, StreamSpec
+from penstock_schemas.spaces import Box, Dict, Discrete, MultiBinary, Text, Tuple
+from penstock_schemas.stream import StreamSpec
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
+
+    from numpy.typing import NDArray
 
     from penstock_consumers.store.bucket import Bucket
     from penstock_schemas.errors import RejectedError
@@ -50,6 +53,16 @@ def stream(name: str = STREAM) -> StreamSpec:
 
 
 SPEC = stream()
+# A Dict with text for an observation, a Tuple for an action, and infos that are there at some steps only.
+NESTED = replace(
+    SPEC,
+    observation=Dict((("place", Box((5,), np.dtype(np.float64))), ("said", Text(40)))),
+    action=Tuple((Discrete(ACTIONS), MultiBinary((2,)))),
+    infos=(
+        Column("info.place", (3,), np.dtype(np.int16), overlap=True, nullable=True),
+        Column("info.note", (), np.dtype(object), overlap=True, nullable=True),
+    ),
+)
 
 
 class Clock:
@@ -77,23 +90,14 @@ class Row:
     ends: Ends = Ends.OPEN
     reason: str | None = None
     seed: int | None = None
+    continues: int | None = None
 
 
 def rows_to_batch(producer: str, incarnation: int, rows: Sequence[Row], spec: StreamSpec = SPEC) -> pa.RecordBatch:
     """Make the batch of a message; its values follow from the rows' places."""
-    number = int(producer.rpartition("-")[2])
-    values: dict[str, list[list[Any]]] = {"observation": [], "action": [], "reward": [], "logits": []}
-    for row in rows:
-        steps = range(row.first_step, row.first_step + row.length)
-        values["observation"].append(
-            [[number, incarnation, row.env, row.episode, step] for step in (*steps, row.first_step + row.length)]
-        )
-        values["action"].append([(row.env + step) % ACTIONS for step in steps])
-        values["reward"].append([row.episode + step / 8 for step in steps])
-        values["logits"].append([[row.env, -step] for step in steps])
     columns: dict[str, Any] = {
-        name: pa.array([getattr(row, name) for row in rows], SPEC.schema.field(name).type)
-        for name in ("env", "episode", "chunk", "first_step", "seed")
+        name: pa.array([getattr(row, name) for row in rows], spec.schema.field(name).type)
+        for name in ("env", "episode", "chunk", "first_step", "seed", "continues")
     }
     columns |= {
         "ends": pa.array([int(row.ends) for row in rows], pa.uint8()),
@@ -106,11 +110,53 @@ def rows_to_batch(producer: str, incarnation: int, rows: Sequence[Row], spec: St
         "exploration": pa.array([int(Exploration.ON)] * len(rows), pa.uint8()),
     }
     for column in spec.columns:
-        lists = values[column.name]
-        offsets = np.cumsum([0, *map(len, lists)]).astype(np.int32)
-        flat = np.array([item for items in lists for item in items], column.dtype).reshape(-1, *column.shape)
-        columns[column.name] = list_column(column, flat, offsets)
+        places = [
+            [
+                Place(int(producer.rpartition("-")[2]), incarnation, row.env, row.episode, step)
+                for step in range(row.first_step, row.first_step + row.length + column.overlap)
+            ]
+            for row in rows
+        ]
+        items = [VALUES[column.name](place) for row in places for place in row]
+        offsets = np.cumsum([0, *map(len, places)]).astype(np.int32)
+        columns[column.name] = _list_column(column, items, offsets)
     return pa.record_batch([columns[name] for name in spec.schema.names], schema=spec.schema)
+
+
+class Place(NamedTuple):
+    """What names a step."""
+
+    producer: int
+    incarnation: int
+    env: int
+    episode: int
+    step: int
+
+
+# What a column holds at a step; None where it is null.
+VALUES: dict[str, Callable[[Place], Any]] = {
+    "observation": list,
+    "observation.place": list,
+    "observation.said": lambda at: f"é{at.env} {at.episode} {at.step}",
+    "action": lambda at: (at.env + at.step) % ACTIONS,
+    "action.0": lambda at: (at.env + at.step) % ACTIONS,
+    "action.1": lambda at: [at.step % 2, at.env % 2],
+    "reward": lambda at: at.episode + at.step / 8,
+    "logits": lambda at: [at.env, -at.step],
+    "info.place": lambda at: list(at)[2:] if (at.episode + at.step) % 3 else None,
+    "info.note": lambda at: f"漢{at.step}" if at.step % 2 else None,
+}
+
+
+def _list_column(column: Column, items: Sequence[Any], offsets: NDArray[np.int32]) -> pa.ListArray:
+    valid = np.array([item is not None for item in items], np.bool_)
+    if column.is_text:
+        values: NDArray[Any] = np.array(items, object)
+    else:
+        absent = np.zeros(column.shape, column.dtype)
+        values = np.array([absent if item is None else item for item in items], column.dtype)
+        values = values.reshape(-1, *column.shape)
+    return list_column(column, values, offsets, valid if column.nullable else None)
 
 
 def version(row: Row) -> int:

@@ -10,7 +10,8 @@ import pyarrow as pa
 
 from penstock_consumers.store import commits, layout, manifest, segments
 from penstock_consumers.store.commits import Commit, LastRecord, Limits, Live
-from penstock_schemas.chunks import Ends, list_column
+from penstock_schemas.chunks import Ends
+from penstock_schemas.columns import list_column
 from penstock_schemas.spaces import Box, Discrete
 from penstock_schemas.stream import Column, StreamSpec
 
@@ -104,6 +105,7 @@ def episodes(
         "abort_reason": pa.array(np.where(aborted, "gap", ""), mask=~aborted),
         "seed": pa.array(number, mask=number % 2 == 1),
         "reset_options": pa.nulls(rows, pa.string()),
+        "continues": pa.nulls(rows, pa.int64()),
         "opened_offset": pa.array(np.zeros(rows, np.int64)),
         "closed_offset": pa.array(np.full(rows, closed_offset)),
         "closed_ms": pa.array(1_000 + number),

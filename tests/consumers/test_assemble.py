@@ -1,29 +1,38 @@
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import numpy as np
 import pyarrow as pa
 import pytest
 
 from penstock_consumers.assemble import Episodes, Rows, assemble, ended_uids
 from penstock_consumers.judge import Aborted, Accepted
-from penstock_schemas.chunks import Ends
-from tests.consumers.messages import SPEC, Row, digest, rows_to_batch
+from penstock_schemas.chunks import ChunkRows, Ends
+from tests.consumers.messages import NESTED, SPEC, VALUES, Place, Row, digest, rows_to_batch
+
+if TYPE_CHECKING:
+    from penstock_schemas.stream import StreamSpec
 
 PRODUCER, INCARNATION = "producer-4", 17
 
 
-def piece(offset: int, uids: list[int], *rows: Row) -> Rows:
+def piece(offset: int, uids: list[int], *rows: Row, spec: StreamSpec = SPEC) -> Rows:
     """The rows of one message, as the judge hands them over."""
-    batch = rows_to_batch(PRODUCER, INCARNATION, rows)
-    return Rows.of(Accepted(batch, np.array(uids), PRODUCER, INCARNATION, offset, 1_000 + offset))
+    return of_message(rows_to_batch(PRODUCER, INCARNATION, rows, spec), offset, uids)
+
+
+def of_message(batch: pa.RecordBatch, offset: int, uids: list[int]) -> Rows:
+    accepted = Accepted(ChunkRows.of(batch), np.array(uids), PRODUCER, INCARNATION, offset, 1_000 + offset)
+    return Rows.of(accepted)
 
 
 def aborted(offset: int, *uids: int, reason: str = "gap") -> Aborted:
     return Aborted(np.array(uids), reason, offset, 1_000 + offset)
 
 
-def assembled(pieces: list[Rows], *aborts: Aborted) -> Episodes:
-    return assemble(SPEC, pieces, ended_uids(pieces, aborts), aborts)
+def assembled(pieces: list[Rows], *aborts: Aborted, spec: StreamSpec = SPEC) -> Episodes:
+    return assemble(spec, pieces, ended_uids(pieces, aborts), aborts)
 
 
 def test_the_overlap_of_chunks_is_dropped_and_the_last_observation_kept() -> None:
@@ -112,8 +121,65 @@ def test_a_return_is_added_up_in_double_precision() -> None:
     at = batch.schema.get_field_index("reward")
     rewards = pa.array([[2.0**24, 1.0, 1.0]], batch.schema.field(at).type)
     batch = batch.set_column(at, batch.schema.field(at), rewards)
-    accepted = Accepted(batch, np.array([0]), PRODUCER, INCARNATION, 1, 0)
-    assert assembled([Rows.of(accepted)]).batch.column("return").to_pylist() == [2.0**24 + 2]
+    assert assembled([of_message(batch, 1, [0])]).batch.column("return").to_pylist() == [2.0**24 + 2]
+
+
+def test_every_kind_of_column_is_gathered_alike() -> None:
+    """Nested, of text, with absent items; a column that has none absent in one message and some in another."""
+    pieces = [
+        piece(1, [0, 1], Row(1, 2, 0, 0, 1), Row(2, 0, 0, 0, 3), spec=NESTED),
+        piece(2, [1], Row(2, 0, 1, 3, 2, Ends.TERMINATED), spec=NESTED),
+        piece(3, [0], Row(1, 2, 1, 1, 4, Ends.TRUNCATED), spec=NESTED),
+    ]
+    episodes = assembled(pieces, spec=NESTED).batch
+    episodes.validate(full=True)
+    assert [(row["env"], row["length"]) for row in episodes.to_pylist()] == [(1, 5), (2, 5)]
+    for row in episodes.to_pylist():
+        for column in NESTED.columns:
+            places = [Place(4, 17, row["env"], row["episode"], step) for step in range(5 + column.overlap)]
+            assert row[column.name] == [VALUES[column.name](place) for place in places], column.name
+    nulls = [episodes.column(f"info.{name}").values.null_count for name in ("place", "note")]
+    assert nulls == [4, 6]
+
+
+def test_an_abort_without_a_step_closes_the_episode_with_its_reason() -> None:
+    pieces = [
+        piece(3, [1, 2], Row(2, 9, 0, 0, 2), Row(3, 0, 0, 0, 1), spec=NESTED),
+        piece(
+            4, [1, 2], Row(2, 9, 1, 2, 0, Ends.ABORTED, "env raised"), Row(3, 0, 1, 1, 1, Ends.TERMINATED), spec=NESTED
+        ),
+    ]
+    episodes = assembled(pieces, spec=NESTED)
+    first, second = episodes.batch.to_pylist()
+    assert (first["length"], first["ends"], first["abort_reason"]) == (2, Ends.ABORTED, "env raised")
+    assert first["observation.place"] == [[4, 17, 2, 9, step] for step in range(3)]
+    assert (first["chunk_first_step"], first["closed_offset"], first["return"]) == ([0, 2], 4, 18 + 1 / 8)
+    assert (second["length"], second["observation.said"]) == (2, ["é3 0 0", "é3 0 1", "é3 0 2"])
+    assert episodes.chunks.tolist() == [2, 2]
+
+
+def test_the_returns_of_parts_add_up_and_no_part_is_a_whole() -> None:
+    uncut = assembled([piece(1, [0], Row(1, 4, 0, 0, 9, Ends.TERMINATED))])
+    rewards = uncut.batch.column("reward").values
+    parts = rows_to_batch(
+        PRODUCER,
+        INCARNATION,
+        [
+            Row(1, 4, 0, 0, 4, Ends.CUT),
+            Row(1, 5, 0, 0, 3, Ends.CUT, continues=4),
+            Row(1, 6, 0, 0, 2, Ends.TERMINATED, continues=5),
+            Row(1, 7, 0, 0, 1, Ends.TERMINATED),
+        ],
+    )
+    at = parts.schema.get_field_index("reward")
+    array = pa.ListArray.from_arrays([0, 4, 7, 9, 10], pa.concat_arrays([rewards, rewards[:1]]))
+    parts = parts.set_column(at, parts.schema.field(at), array.cast(parts.schema.field(at).type))
+    episodes = assembled([of_message(parts, 1, [0, 1, 2, 3])])
+    assert episodes.batch.column("continues").to_pylist() == [None, 4, 5, None]
+    returns = episodes.batch.column("return").to_pylist()
+    assert sum(returns[:3]) == uncut.batch.column("return")[0].as_py()
+    assert episodes.whole.tolist() == [False, False, False, True]
+    assert uncut.whole.tolist() == [True]
 
 
 @pytest.mark.parametrize("order", [[0, 1, 2], [2, 0, 1]])

@@ -4,12 +4,16 @@ import json
 from typing import TYPE_CHECKING
 
 import pytest
+from prometheus_client import CollectorRegistry
 
 from penstock_consumers.info import describe, format_info
+from penstock_consumers.metrics import ConsumerMetrics
 from penstock_consumers.store import layout
 from penstock_consumers.store.bucket import open_bucket
 from penstock_schemas.chunks import Ends
 from penstock_schemas.errors import StoreError
+from penstock_schemas.log.memory import MemoryLog
+from tests.consumers.messages import NESTED, TOPIC, Clock, Row, ScriptedProducer, open_partition, take_all
 from tests.consumers.stores import Writer, episodes, stream
 
 if TYPE_CHECKING:
@@ -84,6 +88,37 @@ def test_the_text_names_what_counts(bucket: Bucket) -> None:
     assert "episodes     6 (2 terminated, 1 truncated, 1 terminated and truncated, 1 aborted, 1 cut)" in text
     assert ["1", "2", "10,003.50", "3.00"] in lines
     assert ["duplicates", "111"] in lines
+
+
+def test_a_part_that_continues_another_is_no_whole_episode() -> None:
+    log = MemoryLog(clock=Clock())
+    log.create(TOPIC)
+    producer = ScriptedProducer(log, spec=NESTED)
+    producer.begin()
+    producer.send(
+        Row(0, 0, 0, 0, 4, Ends.CUT),
+        Row(0, 1, 0, 0, 2, Ends.TERMINATED, continues=0),
+        Row(0, 2, 0, 0, 3, Ends.TERMINATED),
+    )
+    bucket = open_bucket("memory://")
+    partition = open_partition(log, bucket)
+    take_all(partition, log)
+    committed = partition.commit()
+    info = describe(bucket)
+    assert (info["ends"]["cut"], info["ends"]["terminated"], info["episodes"]) == (1, 2, 3)
+    (policy,) = info["policies"]
+    assert (policy["episodes"], policy["mean_length"], policy["mean_return"]) == (1, 3.0, 6 + 3 / 8)
+    text = format_info(info)
+    assert "observation  Dict(place: Box(5) float64, said: Text(at most 40 characters))" in text
+    assert "action       Tuple(Discrete(n=5, start=0), MultiBinary(2) int8)" in text
+    assert "infos        info.place, info.note" in text
+    # What a consumer exports leaves the parts out too.
+    assert committed is not None
+    registry = CollectorRegistry()
+    ConsumerMetrics(registry).committed(committed, 0.1)
+    labels = {"policy_version": "2"}
+    assert registry.get_sample_value("penstock_consumer_episode_return_mean", labels) == 6 + 3 / 8
+    assert registry.get_sample_value("penstock_consumer_episode_return_mean", {"policy_version": "1"}) is None
 
 
 def test_an_empty_store_is_described() -> None:

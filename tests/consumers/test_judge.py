@@ -75,7 +75,7 @@ class Judged:
     @property
     def accepted(self) -> list[tuple[int, list[int]]]:
         """The offsets of messages with accepted rows, and their rows' episode numbers."""
-        return [(a.offset, a.batch.column("episode").to_pylist()) for a in self.verdicts.accepted if a.batch.num_rows]
+        return [(a.offset, a.rows.episode.tolist()) for a in self.verdicts.accepted if len(a.rows)]
 
     def counted(self, *names: str) -> tuple[int, ...]:
         return tuple(self.judge.counters[name] for name in names)
@@ -352,6 +352,29 @@ def test_a_rejected_record_moves_the_logs_time(log: MemoryLog, clock: Clock, pro
         clock.advance(0.25)
         append_garbage(log)
     assert Judged(log).aborts == [("idle", 1)]
+
+
+def test_an_abort_without_a_step_closes_what_is_open(log: MemoryLog, producer: ScriptedProducer) -> None:
+    producer.send(HEAD, Row(1, 0, 0, 0, 2))
+    producer.send(Row(0, 0, 1, 3, 0, Ends.ABORTED, "env raised"), NEXT)
+    judged = Judged(log)
+    assert not judged.rejected
+    assert judged.accepted == [(1, [0, 0]), (2, [0, 1])]
+    first, second = (accepted.uid.tolist() for accepted in judged.verdicts.accepted)
+    assert second[0] == first[0]
+    assert judged.judge.open_episodes == 1
+    assert judged.counted("rows_read", "steps_read", "rows_orphan") == (4, 9, 0)
+    # The episode is over: nothing of it can follow.
+    producer.send(Row(0, 0, 2, 3, 1))
+    assert Judged(log).counted("rows_orphan") == (1,)
+
+
+def test_an_abort_without_a_step_has_to_follow_too(log: MemoryLog, producer: ScriptedProducer) -> None:
+    producer.send(HEAD)
+    producer.append(producer.encode(Row(0, 0, 1, 2, 0, Ends.ABORTED, "env raised")))
+    judged = Judged(log)
+    assert judged.rejected == {2: "rows"}
+    assert judged.judge.open_episodes == 1
 
 
 def test_a_judge_goes_on_from_its_entries(log: MemoryLog, clock: Clock, producer: ScriptedProducer) -> None:

@@ -19,6 +19,7 @@ from penstock_schemas.errors import CorruptStoreError, FencedError
 from penstock_schemas.log.memory import MemoryLog
 from penstock_schemas.messages import Encoded, encode_begin, encode_chunks
 from tests.consumers.messages import (
+    NESTED,
     SPEC,
     TOPIC,
     Clock,
@@ -43,6 +44,7 @@ if TYPE_CHECKING:
     from penstock_consumers.partition import Partition
     from penstock_consumers.store.bucket import Bucket
     from penstock_schemas.log import Record
+    from penstock_schemas.stream import StreamSpec
 
 IDLE_MS = 1_000
 LIMITS = Limits(idle_limit_ms=IDLE_MS)
@@ -73,8 +75,9 @@ class Known:
 class Reference:
     """Judges and assembles the records of one partition by the rules, as plainly as can be."""
 
-    def __init__(self, undecodable: set[int]) -> None:
+    def __init__(self, undecodable: set[int], spec: StreamSpec = SPEC) -> None:
         self.undecodable = undecodable
+        self.lists = [column.name for column in spec.columns]
         self.producers: dict[str, Known] = {}
         self.episodes: list[dict[str, Any]] = []
         self.counters: Counter[str] = Counter()
@@ -215,6 +218,7 @@ class Reference:
                 "abort_reason": reason,
                 "seed": rows[0]["seed"],
                 "reset_options": rows[0]["reset_options"],
+                "continues": rows[0]["continues"],
                 "opened_offset": episode.opened_offset,
                 "closed_offset": record.offset,
                 "closed_ms": record.timestamp_ms,
@@ -222,13 +226,15 @@ class Reference:
                 "policy_version": [row["policy_version"] for row in rows],
                 "policy_digest": [row["policy_digest"] for row in rows],
                 "exploration": [row["exploration"] for row in rows],
-                "observation": [item for row in rows for item in row["observation"][:-1]]
-                + [rows[-1]["observation"][-1]],
-                "action": [item for row in rows for item in row["action"]],
-                "reward": rewards,
-                "logits": [item for row in rows for item in row["logits"]],
+                **{name: end_to_end(name, rows) for name in self.lists},
             }
         )
+
+
+def end_to_end(name: str, rows: list[dict[str, Any]]) -> list[Any]:
+    overlaps = name.startswith(("observation", "info."))
+    items = [item for row in rows for item in (row[name][:-1] if overlaps else row[name])]
+    return [*items, rows[-1][name][-1]] if overlaps else items
 
 
 def rows_in(record: Record) -> list[dict[str, Any]]:
@@ -245,8 +251,8 @@ def rows_in(record: Record) -> list[dict[str, Any]]:
 class RandomProducer(ScriptedProducer):
     """A producer whose envs go on at random."""
 
-    def __init__(self, log: MemoryLog, name: str, rng: random.Random) -> None:
-        super().__init__(log, name)
+    def __init__(self, log: MemoryLog, name: str, rng: random.Random, spec: StreamSpec) -> None:
+        super().__init__(log, name, spec=spec)
         self.rng = rng
         self.envs: list[Row | None] = []
         self.sent: list[Encoded] = []
@@ -267,6 +273,7 @@ class RandomProducer(ScriptedProducer):
         self.sequence = 0
         self.envs = [None] * self.rng.randint(1, 4)
         self.last = dict.fromkeys(range(len(self.envs)), -1)
+        self.cut: set[int] = set()
 
     def step(self) -> list[Row]:
         """The rows of one message: of each env none, some chunks of one episode, or of several."""
@@ -276,16 +283,20 @@ class RandomProducer(ScriptedProducer):
         return rows or [self.next_row(0)]
 
     def next_row(self, env: int) -> Row:
-        before, length = self.envs[env], self.rng.randint(1, 4)
+        before = self.envs[env]
         ends = self.rng.choice([Ends.OPEN] * 5 + [Ends.TERMINATED, Ends.TRUNCATED, Ends.ABORTED, Ends.CUT, Ends(3)])
         reason = "env raised" if ends is Ends.ABORTED else None
+        # What was published of an episode may be all that there is when it is aborted.
+        length = self.rng.randint(0 if before and reason else 1, 4)
         if before is None:
+            continues = self.last[env] if env in self.cut else None
             self.last[env] += 1
-            seed = self.rng.choice([None, self.rng.randrange(1000)])
-            row = Row(env, self.last[env], 0, 0, length, ends, reason, seed)
+            seed = self.rng.choice([None, self.rng.randrange(1000)]) if continues is None else None
+            row = Row(env, self.last[env], 0, 0, length, ends, reason, seed, continues)
         else:
             row = Row(env, before.episode, before.chunk + 1, before.first_step + before.length, length, ends, reason)
         self.envs[env] = row if ends is Ends.OPEN else None
+        self.cut = self.cut | {env} if ends is Ends.CUT else self.cut - {env}
         return row
 
     def go_on(self) -> None:
@@ -303,13 +314,13 @@ class RandomProducer(ScriptedProducer):
         self.append(self.encode(Row(env, self.last[env] + 7, 3, 50, 2)))
 
 
-def random_log(rng: random.Random, length: int) -> tuple[MemoryLog, set[int]]:
+def random_log(rng: random.Random, length: int, spec: StreamSpec = SPEC) -> tuple[MemoryLog, set[int]]:
     """A log of one partition, and the offsets of what cannot be decoded."""
     clock = Clock()
     log = MemoryLog(clock=clock)
     log.create(TOPIC)
     undecodable: set[int] = set()
-    producers = [RandomProducer(log, f"producer-{number}", rng) for number in range(3)]
+    producers = [RandomProducer(log, f"producer-{number}", rng, spec) for number in range(3)]
 
     def garbage(producer: RandomProducer) -> None:
         message = producer.encode(*producer.step())
@@ -348,11 +359,12 @@ def random_log(rng: random.Random, length: int) -> tuple[MemoryLog, set[int]]:
     return log, undecodable
 
 
+@pytest.mark.parametrize("spec", [SPEC, NESTED], ids=["plain", "nested"])
 @pytest.mark.parametrize("seed", range(8))
-def test_the_store_holds_what_the_reference_assembles_wherever_it_is_cut(seed: int) -> None:
+def test_the_store_holds_what_the_reference_assembles_wherever_it_is_cut(seed: int, spec: StreamSpec) -> None:
     rng = random.Random(seed)  # noqa: S311  (to be repeated, not to be kept secret)
-    log, undecodable = random_log(rng, 120)
-    reference = Reference(undecodable)
+    log, undecodable = random_log(rng, 120, spec)
+    reference = Reference(undecodable, spec)
     for record in records(log):
         reference.read(record)
     expected = sorted(reference.episodes, key=key_of)
@@ -409,11 +421,16 @@ def test_the_random_logs_hold_everything_that_can_happen() -> None:
         for record in records(log):
             reference.read(record)
         counters += reference.counters
+        counters["continued"] += sum(episode["continues"] is not None for episode in reference.episodes)
+        counters["aborted at once"] += sum(
+            episode["chunk_first_step"][-1] == episode["length"] for episode in reference.episodes
+        )
         counters["contradictions"] += len(reference.quarantined) - len(undecodable)
         reasons |= {str(episode["abort_reason"]) for episode in reference.episodes}
     assert reasons == {"None", "env raised", "gap", "idle", "preempted", "restarted", "stopped"}
     classes = ("ended", "aborted", "duplicate", "orphan", "superseded")
-    names = (*(f"rows_{name}" for name in classes), "messages_tick", "messages_end", "gaps", "contradictions")
+    names = [f"rows_{name}" for name in classes]
+    names += ["messages_tick", "messages_end", "gaps", "contradictions", "continued", "aborted at once"]
     assert {name: counters[name] for name in names if counters[name] < 10} == {}
 
 

@@ -4,7 +4,7 @@ import itertools
 import json
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
@@ -15,7 +15,19 @@ from penstock_consumers.store import layout
 from penstock_consumers.store.bucket import open_bucket
 from penstock_schemas.chunks import Ends
 from penstock_schemas.errors import CorruptStoreError, StoreError, StoreFormatError
+from penstock_schemas.log.memory import MemoryLog
 from penstock_schemas.spaces import Box, Discrete
+from tests.consumers.messages import (
+    NESTED,
+    TOPIC,
+    VALUES,
+    Clock,
+    Place,
+    Row,
+    ScriptedProducer,
+    open_partition,
+    take_all,
+)
 from tests.consumers.stores import CHUNK_STEPS, Episodes, Writer, episodes, stream
 
 if TYPE_CHECKING:
@@ -342,3 +354,130 @@ def test_many_segments_keep_no_file_open(tmp_path: Path) -> None:
     drawn = list(itertools.islice(replay.transitions(8), 3))
     assert len(drawn) == 3
     assert len(list(OPEN_FILES.iterdir())) == before
+
+
+def nested_store() -> Bucket:
+    """Two episodes of a nested stream, of which the second continues the first; then one that was aborted."""
+    log = MemoryLog(clock=Clock())
+    log.create(TOPIC)
+    producer = ScriptedProducer(log, spec=NESTED)
+    producer.begin()
+    producer.send(Row(2, 0, 0, 0, 4, Ends.CUT, seed=9), Row(2, 1, 0, 0, 3, continues=0), Row(3, 5, 0, 0, 2))
+    producer.send(Row(2, 1, 1, 3, 2, Ends.TERMINATED), Row(3, 5, 1, 2, 0, Ends.ABORTED, "env_died"))
+    bucket = open_bucket("memory://")
+    partition = open_partition(log, bucket)
+    take_all(partition, log)
+    partition.commit()
+    return bucket
+
+
+def assert_nested(values: Any, column: str, places: list[Place]) -> None:
+    """Values of a column at these places; masked where there are none."""
+    expected = [VALUES[column](place) for place in places]
+    if not isinstance(values, np.ma.MaskedArray):
+        assert values.tolist() == expected
+        return
+    assert values.mask.shape == values.shape
+    assert [None if np.all(value.mask) else value.tolist() for value in map(np.ma.asarray, values)] == expected
+
+
+def test_episodes_of_nested_spaces_have_their_structure() -> None:
+    found = list(Replay.open(nested_store()).episodes())
+    assert [(episode.env, episode.length, episode.continues) for episode in found] == [
+        (2, 4, None),
+        (2, 5, 0),
+        (3, 2, None),
+    ]
+    for episode in found:
+        places = [Place(0, 0, episode.env, episode.episode, step) for step in range(episode.length + 1)]
+        assert episode.observation.keys() == {"place", "said"}
+        assert isinstance(episode.action, tuple)
+        assert_nested(episode.observation["place"], "observation.place", places)
+        assert_nested(episode.observation["said"], "observation.said", places)
+        assert_nested(episode.action[0], "action.0", places[:-1])
+        assert_nested(episode.action[1], "action.1", places[:-1])
+        assert episode.infos.keys() == {"place", "note"}
+        for name, info in episode.infos.items():
+            assert len(info) == episode.length + 1
+            assert_nested(info, f"info.{name}", places)
+        dtypes = [values.dtype for values in (*episode.observation.values(), *episode.action)]
+        assert dtypes == [np.float64, object, np.int64, np.int8]
+        assert len(episode.policy_version) == episode.length
+    assert sum(found[0].reward) + sum(found[1].reward) == found[0].return_ + found[1].return_
+    assert (found[2].abort_reason, found[2].chunk_first_step.tolist()) == ("env_died", [0, 2])
+
+
+def test_transitions_of_nested_spaces_have_their_structure() -> None:
+    replay = Replay.open(nested_store())
+    of_episode = {number: (episode.env, episode.episode) for number, episode in enumerate(replay.episodes())}
+    batch = next(replay.transitions(400))
+    assert list(batch) == [
+        *("observation", "action", "next_observation", "reward", "terminated", "truncated", "logits"),
+        *("info.place", "info.note", "next_info.place", "next_info.note", "policy_version", "episode"),
+    ]
+    steps = batch["observation"]["place"][:, 4].astype(int).tolist()
+    here = [
+        Place(0, 0, *of_episode[number], step) for number, step in zip(batch["episode"].tolist(), steps, strict=True)
+    ]
+    after = [place._replace(step=place.step + 1) for place in here]
+    assert len(set(here)) == replay.steps
+    for prefix, places in (("", here), ("next_", after)):
+        assert_nested(batch[f"{prefix}observation"]["place"], "observation.place", places)
+        assert_nested(batch[f"{prefix}observation"]["said"], "observation.said", places)
+        assert_nested(batch[f"{prefix}info.place"], "info.place", places)
+        assert_nested(batch[f"{prefix}info.note"], "info.note", places)
+    assert_nested(batch["action"][0], "action.0", here)
+    assert_nested(batch["action"][1], "action.1", here)
+    # A cut is neither end: what follows it is another part of the same.
+    last = np.array([place.env == 2 and place.episode == 1 and place.step == 4 for place in here])
+    assert np.array_equal(batch["terminated"], last)
+    assert not batch["truncated"].any()
+    version = [place.episode + (place.episode == 1 and place.step >= 3) for place in here]
+    assert batch["policy_version"].tolist() == version
+
+
+def test_a_batch_with_infos_is_the_callers_own() -> None:
+    batches = Replay.open(nested_store()).transitions(8)
+    first, second = next(batches), next(batches)
+    kept = second["info.place"].copy()
+    first["info.place"][...] = 0
+    assert not first["info.place"].mask.any()
+    np.testing.assert_array_equal(second["info.place"].mask, kept.mask)
+    np.testing.assert_array_equal(second["info.place"].data, kept.data)
+
+
+def test_a_bool_box_is_given_as_bools(bucket: Bucket) -> None:
+    spec = replace(stream(), observation=Box((), np.dtype(bool)), extras=())
+    batch = episodes(stream(), [2]).batch.drop_columns(["log_prob", "logits"])
+    place, field = batch.schema.get_field_index("observation"), spec.schema.field("observation")
+    batch = batch.set_column(place, field, pa.array([[0, 1, 1]], field.type))
+    writer = Writer(bucket, spec)
+    writer.commit(0, replace(episodes(stream(), [2]), spec=spec, batch=batch))
+    replay = Replay.open(bucket)
+    (episode,) = replay.episodes()
+    assert (episode.observation.dtype, episode.observation.tolist()) == (np.bool_, [False, True, True])
+    assert next(replay.transitions(4))["observation"].dtype == np.bool_
+
+
+def test_an_episode_is_found_by_its_id(bucket: Bucket) -> None:
+    writer = Writer(bucket, stream())
+    writer.commit(0, episodes(writer.spec, [3, 8]))
+    writer.commit(1, episodes(writer.spec, [2, 5], first=2))
+    replay = Replay.open(bucket)
+    for episode in replay.episodes():
+        assert episode.id == f"{episode.producer}/7/{episode.env}/{episode.episode}"
+        found = replay.episode(episode.id)
+        assert (found.id, found.length) == (episode.id, episode.length)
+        np.testing.assert_array_equal(found.observation, episode.observation)
+        np.testing.assert_array_equal(found.policy_version, episode.policy_version)
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["producer-1/7/0/0", "producer-0/6/0/0", "producer-0/7/1/0", "producer-0/7/0/1", "producer-0/7/0", "", "x/-1/0/0"],
+)
+def test_an_id_that_no_episode_has_is_named(bucket: Bucket, name: str) -> None:
+    writer = Writer(bucket, stream())
+    writer.commit(0, episodes(writer.spec, [3]))
+    with pytest.raises(StoreError, match=f"no episode '{name}' in it"):
+        Replay.open(bucket).episode(name)

@@ -14,7 +14,8 @@ from penstock_consumers.store.manifest import Manifest
 from penstock_consumers.verify import Report, verify
 from penstock_consumers.verify import partition as verifying
 from penstock_consumers.verify.scratch import Scratch
-from penstock_schemas.chunks import Ends, list_column
+from penstock_schemas.chunks import Ends
+from penstock_schemas.columns import list_column
 from penstock_schemas.errors import CorruptStoreError, StoreError, StoreMismatchError, TopicError
 from penstock_schemas.log.memory import MemoryLog
 from tests.consumers.messages import (

@@ -147,7 +147,7 @@ def test_commits_wait_for_their_bytes(log: MemoryLog, bucket: Bucket, clock: Clo
     producer.send(WHOLE)
     batch = decode(records(log)[-1], None).batch
     assert batch is not None
-    member = Member(log, bucket, clock, Cadence(commit_seconds=1e9, commit_bytes=batch.nbytes + 1))
+    member = Member(log, bucket, clock, Cadence(commit_seconds=1e9, commit_bytes=batch.get_total_buffer_size() + 1))
     member.run()
     assert commits.newest(bucket, 0) is None
     producer.send(Row(0, 1, 0, 0, 3))

@@ -6,9 +6,12 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import pyarrow as pa
 
-from penstock_consumers.replay.segment import given_dtypes
+from penstock_consumers.replay.segment import given_dtypes, masked
 from penstock_schemas.chunks import Ends
+from penstock_schemas.spaces import unflatten
+from penstock_schemas.stream import INFO
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -17,10 +20,13 @@ if TYPE_CHECKING:
 
     from penstock_consumers.replay.segment import Segment
     from penstock_consumers.replay.snapshot import Snapshot
+    from penstock_schemas.columns import Column
     from penstock_schemas.stream import StreamSpec
 
 _FIXED = ("incarnation", "env", "episode", "length", "return", "ends", "opened_offset", "closed_offset", "closed_ms")
-_OTHER = ("producer", "abort_reason", "seed", "reset_options")
+_OTHER = ("producer", "abort_reason", "seed", "reset_options", "continues")
+# What follows the producer in an episode's id.
+_KEY = ("incarnation", "env", "episode")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -28,7 +34,10 @@ class Episode:
     """One episode of T steps; its arrays are read-only views of the store where the stored dtype is the given one.
 
     `opened_offset` and `closed_offset` are the records in which it began and with which it ended, `closed_ms` the
-    log's time of the latter, in milliseconds since 1970. `reset_options` is JSON.
+    log's time of the latter, in milliseconds since 1970. `reset_options` is JSON. `continues` is the number of
+    the env's episode that was cut where this one begins, None where it began with a reset; one that ends with
+    `Ends.CUT` has a continuation. A cut is no end of the env's own: returns add up over the parts, bootstrapping goes
+    on.
     """
 
     producer: str
@@ -41,6 +50,7 @@ class Episode:
     abort_reason: str | None
     seed: int | None
     reset_options: str | None
+    continues: int | None
     opened_offset: int
     closed_offset: int
     closed_ms: int
@@ -48,18 +58,36 @@ class Episode:
     """The version that chose each action, shape (T,)."""
     exploration: NDArray[np.uint8]
     """How each action was chosen, as `penstock_schemas.chunks.Exploration`, shape (T,)."""
-    observation: NDArray[Any]
-    """Shape (T + 1, *observation space), in the space's dtype."""
-    action: NDArray[Any]
-    """Shape (T, *action space), in the space's dtype."""
+    observation: Any
+    """In the structure of the observation space: arrays of shape (T + 1, *leaf), in dicts and tuples where it is one.
+
+    Dtypes are the environment's; text is an object array of str.
+    """
+    action: Any
+    """In the structure of the action space, arrays of shape (T, *leaf)."""
     reward: NDArray[Any]
     """Shape (T,)."""
     extras: dict[str, NDArray[Any]]
     """What the policy declared beside the action, by name, each of shape (T, *its own)."""
+    infos: dict[str, np.ma.MaskedArray[Any, Any]]
+    """The recorded infos by key, one with each observation, shape (T + 1, *its own); masked where there was none."""
     chunk_first_step: NDArray[np.int64]
-    """The step at which each of the C chunks begins in which the episode travelled, shape (C,)."""
+    """The step at which each of the C chunks begins in which the episode travelled, shape (C,).
+
+    The last chunk of an aborted episode may have no step: it begins at T then.
+    """
     policy_digest: tuple[bytes, ...]
     """The digest of the weights that acted in each chunk, C items."""
+
+    @property
+    def id(self) -> str:
+        """The name by which `Replay.episode` finds it: producer/incarnation/env/episode."""
+        return episode_id(self.producer, self.incarnation, self.env, self.episode)
+
+
+def episode_id(producer: str, incarnation: int, env: int, episode: int) -> str:
+    """Name an episode."""
+    return f"{producer}/{incarnation}/{env}/{episode}"
 
 
 def stored_in(snapshot: Snapshot, spec: StreamSpec) -> Iterator[Episode]:
@@ -80,40 +108,65 @@ def stored_since(before: Snapshot, snapshot: Snapshot, spec: StreamSpec) -> Iter
             yield from _episodes(segment, spec, np.flatnonzero(new))
 
 
+def named(snapshot: Snapshot, spec: StreamSpec, name: str) -> Episode | None:
+    """Find the episode that has this id; None where the snapshot has none."""
+    producer, *numbers = name.rsplit("/", 3)
+    if len(numbers) != len(_KEY) or not all(number.isdecimal() for number in numbers):
+        return None
+    for segment in snapshot.segments:
+        found = np.ones(segment.entry.rows, np.bool_)
+        for column, number in zip(_KEY, numbers, strict=True):
+            found &= segment.fixed(column) == int(number)
+        for row in np.flatnonzero(found):
+            if segment.batch.column("producer")[int(row)].as_py() == producer:
+                return next(_episodes(segment, spec, np.array([row])))
+    return None
+
+
 def _episodes(segment: Segment, spec: StreamSpec, rows: NDArray[np.intp]) -> Iterator[Episode]:
-    fixed = {name: segment.fixed(name).tolist() for name in _FIXED}
-    other = {name: segment.batch.column(name).to_pylist() for name in _OTHER}
+    fixed = {name: segment.fixed(name)[rows].tolist() for name in _FIXED}
+    other = {name: segment.batch.column(name).take(pa.array(rows)).to_pylist() for name in _OTHER}
     dtypes = given_dtypes(spec)
-    columns = {name: values.astype(dtypes[name], copy=False) for name, values in segment.columns.items()}
     chunk_steps = np.diff(segment.chunk_start, append=segment.entry.steps)
     version, exploration = (np.repeat(of, chunk_steps) for of in (segment.policy_version, segment.exploration))
-    digests = segment.batch.column("policy_digest").flatten().to_pylist()
-    step_offsets, chunk_offsets = segment.step_offsets.tolist(), segment.chunk_offsets.tolist()
-    for row in rows.tolist():
-        steps = slice(step_offsets[row], step_offsets[row + 1])
+    digests = segment.batch.column("policy_digest")
+
+    def items(column: Column, at: slice) -> NDArray[Any]:
+        return segment.items(column.name).view(at).astype(dtypes[column.name], copy=False)
+
+    def info(column: Column, at: slice) -> np.ma.MaskedArray[Any, Any]:
+        valid = segment.items(column.name).valid
+        return masked(items(column, at), None if valid is None else valid[at])
+
+    for place, row in enumerate(rows.tolist()):
+        steps = slice(int(segment.step_offsets[row]), int(segment.step_offsets[row + 1]))
         # Each episode before has one more observation than it has steps.
         observations = slice(steps.start + row, steps.stop + row + 1)
-        in_chunks = slice(chunk_offsets[row], chunk_offsets[row + 1])
+        in_chunks = slice(int(segment.chunk_offsets[row]), int(segment.chunk_offsets[row + 1]))
         yield Episode(
-            producer=other["producer"][row],
-            incarnation=fixed["incarnation"][row],
-            env=fixed["env"][row],
-            episode=fixed["episode"][row],
-            length=fixed["length"][row],
-            return_=fixed["return"][row],
-            ends=Ends(fixed["ends"][row]),
-            abort_reason=other["abort_reason"][row],
-            seed=other["seed"][row],
-            reset_options=other["reset_options"][row],
-            opened_offset=fixed["opened_offset"][row],
-            closed_offset=fixed["closed_offset"][row],
-            closed_ms=fixed["closed_ms"][row],
+            producer=other["producer"][place],
+            incarnation=fixed["incarnation"][place],
+            env=fixed["env"][place],
+            episode=fixed["episode"][place],
+            length=fixed["length"][place],
+            return_=fixed["return"][place],
+            ends=Ends(fixed["ends"][place]),
+            abort_reason=other["abort_reason"][place],
+            seed=other["seed"][place],
+            reset_options=other["reset_options"][place],
+            continues=other["continues"][place],
+            opened_offset=fixed["opened_offset"][place],
+            closed_offset=fixed["closed_offset"][place],
+            closed_ms=fixed["closed_ms"][place],
             policy_version=version[steps],
             exploration=exploration[steps],
-            observation=columns["observation"][observations],
-            action=columns["action"][steps],
-            reward=columns["reward"][steps],
-            extras={extra.name: columns[extra.name][steps] for extra in spec.extras},
+            observation=unflatten(
+                spec.observation, [items(column, observations) for column in spec.observation_columns]
+            ),
+            action=unflatten(spec.action, [items(column, steps) for column in spec.action_columns]),
+            reward=items(spec.reward_column, steps),
+            extras={extra.name: items(extra, steps) for extra in spec.extras},
+            infos={column.name.removeprefix(INFO): info(column, observations) for column in spec.infos},
             chunk_first_step=segment.chunk_first_step[in_chunks],
-            policy_digest=tuple(digests[in_chunks]),
+            policy_digest=tuple(digests[row].as_py()),
         )

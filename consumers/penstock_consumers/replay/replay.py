@@ -81,6 +81,19 @@ class Replay:
         """Give every episode of the snapshot once, in an order that the snapshot determines."""
         return episodes.stored_in(self._snapshot, self._spec)
 
+    def episode(self, name: str) -> Episode:
+        """Find one episode by its `Episode.id`: producer/incarnation/env/episode.
+
+        Raises `StoreError` where the snapshot holds none of that id.
+        """
+        found = episodes.named(self._snapshot, self._spec, name)
+        if found is None:
+            raise StoreError(
+                f"store {self._bucket.url}: no episode {name!r} in it (commits read, by partition: {self.snapshot}): "
+                "an id is producer/incarnation/env/episode, as `Episode.id` has it"
+            )
+        return found
+
     def follow(self, wait: Callable[[], bool] = _a_second) -> Iterator[Episode]:
         """Give every episode that is stored from now on once, refreshing as commits come.
 
@@ -96,9 +109,11 @@ class Replay:
         A batch maps names to arrays, one item a transition, in the dtypes of the spaces: `observation`, `action`,
         `reward`, `next_observation` (the one that the environment really answered, also where the episode ended),
         `terminated` and `truncated` (bool; true only on a last step, and neither where an episode was aborted or
-        cut: bootstrap unless terminated), the policy's extras, `policy_version` (int64, that which chose the
-        action) and `episode` (int64, its place in the order of `episodes()`). Equal seeds give equal batches on
-        equal snapshots. A batch is the caller's own.
+        cut: bootstrap unless terminated), the policy's extras, the recorded infos as masked arrays, `info.<key>` (with
+        the observation acted on) and `next_info.<key>` (with the next), `policy_version` (int64, that which chose the
+        action) and `episode` (int64, its place in the order of `episodes()`). Where a space is a Dict or Tuple,
+        observations and actions are dicts or tuples of such arrays; text is an object array of str. Equal seeds give
+        equal batches on equal snapshots. A batch is the caller's own.
 
         Raises `SettingsError` where `batch_size` is below 1, `StoreError` where the snapshot holds no step.
         """

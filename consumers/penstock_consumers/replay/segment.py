@@ -6,35 +6,38 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import pyarrow as pa
 
 from penstock_consumers.store import layout, segments
 from penstock_schemas import chunks
 from penstock_schemas.chunks import Ends
+from penstock_schemas.columns import list_offsets, list_valid, list_values
 from penstock_schemas.errors import CorruptStoreError
+from penstock_schemas.spaces import leaves
 
 if TYPE_CHECKING:
-    import pyarrow as pa
     from numpy.typing import NDArray
 
     from penstock_consumers.store.bucket import Bucket
     from penstock_consumers.store.commits import SegmentEntry
+    from penstock_schemas.columns import Column
     from penstock_schemas.stream import StreamSpec
 
 
 class Segment:
     """A segment of E episodes, S steps and C chunks in all.
 
-    `columns` holds the list columns by name, shape (S, ...), or (S + E, ...) for observations, in the dtypes in which
-    they are stored. Arrays are read-only views of the segment's bytes, or an item an episode or a chunk.
+    A list column has S items, or S + E where it overlaps, as observations do. Arrays are read-only views of the
+    segment's bytes, or an item an episode or a chunk.
     """
 
     def __init__(self, entry: SegmentEntry, batch: pa.RecordBatch, spec: StreamSpec) -> None:
         self.entry = entry
         self.batch = batch
-        self.columns = {column.name: chunks.list_values(batch.column(column.name), column) for column in spec.columns}
+        self._columns = {column.name: Items(batch.column(column.name), column) for column in spec.columns}
         # Where each episode's steps and chunks begin, shape (E + 1,).
-        self.step_offsets = chunks.list_offsets(batch.column("reward"))
-        self.chunk_offsets = chunks.list_offsets(batch.column("chunk_first_step"))
+        self.step_offsets = list_offsets(batch.column("reward"))
+        self.chunk_offsets = list_offsets(batch.column("chunk_first_step"))
         # One item a chunk, shape (C,).
         self.chunk_first_step = _items(batch, "chunk_first_step")
         self.policy_version = _items(batch, "policy_version")
@@ -44,7 +47,7 @@ class Segment:
     def open(cls, bucket: Bucket, entry: SegmentEntry, spec: StreamSpec) -> Segment:
         """Open a segment; raises `CorruptStoreError` where it is missing or not as its commit names it."""
         segment = cls(entry, segments.read(bucket, entry, segments.episode_schema(spec)), spec)
-        steps, observations = (len(segment.columns[name]) for name in ("reward", "observation"))
+        steps, observations = (len(segment.items(name)) for name in ("reward", spec.observation_columns[0].name))
         if steps != entry.steps or observations != steps + entry.rows:
             raise CorruptStoreError(
                 f"segment {entry.name}: {steps} steps and {observations} observations, "
@@ -61,6 +64,10 @@ class Segment:
         """View a column of one primitive an episode, shape (E,)."""
         return chunks.fixed(self.batch, name)
 
+    def items(self, name: str) -> Items:
+        """The items of a list column."""
+        return self._columns[name]
+
     @cached_property
     def chunk_episode(self) -> NDArray[np.int64]:
         """The row of each chunk's episode, shape (C,)."""
@@ -68,7 +75,10 @@ class Segment:
 
     @cached_property
     def chunk_start(self) -> NDArray[np.int64]:
-        """The step of the segment at which each chunk begins, ascending, shape (C,)."""
+        """The step of the segment at which each chunk begins, ascending, shape (C,).
+
+        A chunk without a step, the last of an aborted episode, begins where the next episode does.
+        """
         begins: NDArray[np.int64] = self.step_offsets[self.chunk_episode].astype(np.int64)
         begins += self.chunk_first_step
         return begins
@@ -88,12 +98,59 @@ class Segment:
         return np.where(ended, self.step_offsets[1:] - 1, -1).astype(np.int64)[self.chunk_episode]
 
 
+class Items:
+    """The items of one list column, end to end; strings become objects only where they are read."""
+
+    def __init__(self, array: pa.ListArray, column: Column) -> None:
+        self.column = column
+        self._array = array
+        self._texts: Any = array.flatten() if column.is_text else None
+        self._values = None if column.is_text else list_values(array, column)
+
+    def __len__(self) -> int:
+        return len(self._texts) if self._values is None else len(self._values)
+
+    @cached_property
+    def valid(self) -> NDArray[np.bool_] | None:
+        """Which items are there, shape (n,); None where all are."""
+        return list_valid(self._array) if self.column.nullable else None
+
+    def view(self, at: slice) -> NDArray[Any]:
+        """View the items from `at.start` to `at.stop`, in the dtype in which they are stored."""
+        if self._values is not None:
+            return self._values[at]
+        return _objects(self._texts[at])
+
+    def take(self, index: NDArray[np.int64], out: NDArray[Any]) -> None:
+        """Copy the items of `index`, all of which are there, to `out`, shape (len(index), *column shape)."""
+        if self._values is not None:
+            # In mode "raise" numpy would go through a buffer.
+            np.take(self._values, index, axis=0, out=out, mode="clip")
+        else:
+            out[:] = _objects(self._texts.take(pa.array(index)))
+
+
+def given_dtypes(spec: StreamSpec) -> dict[str, np.dtype[Any]]:
+    """The dtype in which each list column is given to a learner: that of the environment, not of the wire."""
+    spaces = (*leaves(spec.observation), *leaves(spec.action))
+    columns = (*spec.observation_columns, *spec.action_columns)
+    given = {column.name: leaf.space.dtype for leaf, column in zip(spaces, columns, strict=True)}
+    return {column.name: column.dtype for column in spec.columns} | given
+
+
+def masked(values: NDArray[Any], valid: NDArray[np.bool_] | None) -> np.ma.MaskedArray[Any, Any]:
+    """Mask the items of `values`, shape (n, *item shape), that are not `valid`, shape (n,); None where all are."""
+    if valid is None:
+        return np.ma.MaskedArray(values, mask=np.zeros(values.shape, np.bool_))
+    absent = (~valid).reshape(-1, *(1,) * (values.ndim - 1))
+    return np.ma.MaskedArray(values, mask=np.broadcast_to(absent, values.shape).copy())
+
+
 def _items(batch: pa.RecordBatch, name: str) -> NDArray[Any]:
     values: NDArray[Any] = batch.column(name).flatten().to_numpy(zero_copy_only=True)
     return values
 
 
-def given_dtypes(spec: StreamSpec) -> dict[str, np.dtype[Any]]:
-    """The dtype in which each list column is given to a learner: that of the environment, not of the wire."""
-    stored = {column.name: column.dtype for column in spec.columns}
-    return {**stored, "observation": spec.observation.dtype, "action": spec.action.dtype}
+def _objects(texts: pa.StringArray) -> NDArray[Any]:
+    objects: NDArray[Any] = texts.to_numpy(zero_copy_only=False)
+    return objects

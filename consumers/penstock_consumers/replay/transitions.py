@@ -6,11 +6,13 @@ Reading in order makes one pass over each segment's pages and few calls of numpy
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import prod
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
-from penstock_consumers.replay.segment import given_dtypes
+from penstock_consumers.replay.segment import given_dtypes, masked
+from penstock_schemas.spaces import unflatten
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -19,9 +21,12 @@ if TYPE_CHECKING:
 
     from penstock_consumers.replay.segment import Segment
     from penstock_consumers.replay.snapshot import Snapshot
+    from penstock_schemas.columns import Column
     from penstock_schemas.stream import StreamSpec
 
-    Batch: TypeAlias = "dict[str, NDArray[Any]]"
+    # Names to arrays; in a batch, to arrays in the structure of a space.
+    Block: TypeAlias = "dict[str, NDArray[Any]]"
+    Batch: TypeAlias = "dict[str, Any]"
 
 # A block has this many batches, more where there are many segments (to spread the cost of visiting each), fewer where
 # it would take more memory than this. One that is held keeps its whole block in memory.
@@ -53,48 +58,72 @@ def uniform(
         batches = _block_batches(now, spec, batch_size)
         block = _gather(now, spec, rng.integers(now.first_step[-1], size=batches * batch_size))
         for begin in range(0, batches * batch_size, batch_size):
-            yield {name: values[begin : begin + batch_size] for name, values in block.items()}
+            yield _batch(block, spec, slice(begin, begin + batch_size))
 
 
 def _block_batches(snapshot: Snapshot, spec: StreamSpec, batch_size: int) -> int:
     wanted = max(_BLOCK_BATCHES, len(snapshot.segments) * _DRAWS_A_SEGMENT // batch_size)
     dtypes = given_dtypes(spec)
-    step_bytes = _OWN_BYTES + sum(
-        (1 + column.overlap) * column.item_bytes // column.dtype.itemsize * dtypes[column.name].itemsize
-        for column in spec.columns
-    )
+    step_bytes = _OWN_BYTES + sum((1 + column.overlap) * _bytes(column, dtypes[column.name]) for column in spec.columns)
     return max(1, min(wanted, _BLOCK_BYTES // (step_bytes * batch_size)))
 
 
-def _gather(snapshot: Snapshot, spec: StreamSpec, draws: NDArray[np.int64]) -> Batch:
+def _bytes(column: Column, dtype: np.dtype[Any]) -> int:
+    """What one item of a column takes in a block, at most, with its mask and the text that it refers to."""
+    text = column.item_bytes if column.is_text else 0
+    return prod(column.shape) * (dtype.itemsize + column.nullable) + text
+
+
+def _gather(snapshot: Snapshot, spec: StreamSpec, draws: NDArray[np.int64]) -> Block:
     order = np.argsort(draws)
     shuffled = np.empty_like(order)
     shuffled[order] = np.arange(len(order))
     parts = _parts(snapshot, draws[order])
     dtypes = given_dtypes(spec)
 
-    def column(name: str, index: Callable[[_Part], NDArray[np.int64]]) -> NDArray[Any]:
-        of = parts[0].segment.columns[name]
-        ordered = np.empty((len(draws), *of.shape[1:]), of.dtype)
+    def items(column: Column, index: Callable[[_Part], NDArray[np.int64]]) -> NDArray[Any]:
+        ordered = np.empty((len(draws), *column.shape), column.dtype)
         for part in parts:
-            # Every index is valid; in mode "raise" numpy would go through a buffer.
-            np.take(part.segment.columns[name], index(part), axis=0, out=ordered[part.at], mode="clip")
-        return ordered.take(shuffled, axis=0).astype(dtypes[name], copy=False)
+            part.segment.items(column.name).take(index(part), ordered[part.at])
+        return ordered.take(shuffled, axis=0).astype(dtypes[column.name], copy=False)
+
+    def info(column: Column, index: Callable[[_Part], NDArray[np.int64]]) -> np.ma.MaskedArray[Any, Any]:
+        valid = np.ones(len(draws), np.bool_)
+        for part in parts:
+            there = part.segment.items(column.name).valid
+            if there is not None:
+                valid[part.at] = there[index(part)]
+        return masked(items(column, index), valid.take(shuffled))
 
     def own(values: Callable[[_Part], NDArray[Any]]) -> NDArray[Any]:
         return np.concatenate([values(part) for part in parts]).take(shuffled)
 
+    # Each episode before has one more observation than it has steps.
+    before, after = (lambda part: part.step + part.episode), (lambda part: part.step + part.episode + 1)
     return {
-        # Each episode before has one more observation than it has steps.
-        "observation": column("observation", lambda part: part.step + part.episode),
-        "action": column("action", lambda part: part.step),
-        "reward": column("reward", lambda part: part.step),
-        "next_observation": column("observation", lambda part: part.step + part.episode + 1),
+        **{column.name: items(column, before) for column in spec.observation_columns},
+        **{column.name: items(column, lambda part: part.step) for column in spec.action_columns},
+        "reward": items(spec.reward_column, lambda part: part.step),
+        **{f"next_{column.name}": items(column, after) for column in spec.observation_columns},
         "terminated": own(lambda part: part.segment.terminated_at[part.chunk] == part.step),
         "truncated": own(lambda part: part.segment.truncated_at[part.chunk] == part.step),
-        **{extra.name: column(extra.name, lambda part: part.step) for extra in spec.extras},
+        **{extra.name: items(extra, lambda part: part.step) for extra in spec.extras},
+        **{column.name: info(column, before) for column in spec.infos},
+        **{f"next_{column.name}": info(column, after) for column in spec.infos},
         "policy_version": own(lambda part: part.segment.policy_version[part.chunk]),
         "episode": own(lambda part: part.episode + part.base),
+    }
+
+
+def _batch(block: Block, spec: StreamSpec, at: slice) -> Batch:
+    """Cut a batch out of a block, its observations and actions in the structure of their spaces."""
+    flat = {name: values[at] for name, values in block.items()}
+    observation, action = spec.observation_columns, spec.action_columns
+    return {
+        "observation": unflatten(spec.observation, [flat.pop(column.name) for column in observation]),
+        "action": unflatten(spec.action, [flat.pop(column.name) for column in action]),
+        "next_observation": unflatten(spec.observation, [flat.pop(f"next_{column.name}") for column in observation]),
+        **flat,
     }
 
 

@@ -41,6 +41,8 @@ EPISODE_FIELDS = (
     pa.field("abort_reason", pa.string()),
     pa.field("seed", pa.int64()),
     pa.field("reset_options", pa.string()),
+    # The number of the env's episode that was cut where this one begins.
+    pa.field("continues", pa.int64()),
     # The records in which its first chunk lies and with which it ended, and the log's time of the latter.
     pa.field("opened_offset", pa.int64(), nullable=False),
     pa.field("closed_offset", pa.int64(), nullable=False),

@@ -1,0 +1,77 @@
+"""An episode that was cut, joined with the parts that it continues."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from penstock_consumers.replay.episodes import episode_id
+from penstock_schemas.errors import StoreError
+from penstock_schemas.spaces import flatten
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from numpy.typing import NDArray
+
+    from penstock_consumers.replay.episodes import Episode
+    from penstock_consumers.replay.replay import Replay
+    from penstock_schemas.spaces import Leaves
+    from penstock_schemas.stream import StreamSpec
+
+# What a policy declares where the action that it sent is not the one that it drew.
+_SENT = "action_sent"
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Steps:
+    """T steps from a reset on, as they lie in one part or in several."""
+
+    seed: int | None
+    reset_options: str | None
+    observation: Leaves
+    """An array (T + 1, *shape) for each leaf of the observation space."""
+    action_sent: Leaves
+    """An array (T, *shape) for each leaf of the action space."""
+    reward: NDArray[Any]
+    """(T,)"""
+
+
+def parts_until(replay: Replay, name: str) -> tuple[Episode, ...]:
+    """Find an episode by its id, and all that it continues: the first is the part that began with the reset.
+
+    Raises `StoreError` where one of them is not in the store.
+    """
+    parts = [replay.episode(name)]
+    while (before := parts[0].continues) is not None:
+        part = parts[0]
+        wanted = episode_id(part.producer, part.incarnation, part.env, before)
+        try:
+            parts.insert(0, replay.episode(wanted))
+        except StoreError as error:
+            raise StoreError(
+                f"episode {part.id} continues {wanted}, which is not in the store: its steps from the reset on "
+                "cannot be had"
+            ) from error
+    return tuple(parts)
+
+
+def join(parts: Sequence[Episode], spec: StreamSpec) -> Steps:
+    """Lay parts end to end; a part begins with the observation with which the one before it ended."""
+    observations = [flatten(spec.observation, part.observation) for part in parts]
+    later = [tuple(values[1:] for values in leaves) for leaves in observations[1:]]
+    actions = [_sent(part, spec) for part in parts]
+    return Steps(
+        seed=parts[0].seed,
+        reset_options=parts[0].reset_options,
+        observation=tuple(map(np.concatenate, zip(observations[0], *later, strict=True))),
+        action_sent=tuple(map(np.concatenate, zip(*actions, strict=True))),
+        reward=np.concatenate([part.reward for part in parts]),
+    )
+
+
+def _sent(part: Episode, spec: StreamSpec) -> Leaves:
+    sent = part.extras.get(_SENT)
+    return flatten(spec.action, part.action) if sent is None else (sent,)
