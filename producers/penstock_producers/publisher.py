@@ -17,12 +17,11 @@ from dataclasses import dataclass
 from re import search
 from typing import TYPE_CHECKING, Protocol, Self
 
-from penstock_producers.fragment import split
 from penstock_schemas.errors import LogUnavailableError, TooLargeError
 from penstock_schemas.messages import HEADER_BYTES, Encoded, encode_begin, encode_chunks, encode_end
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
     from concurrent.futures import Future
 
     import pyarrow as pa
@@ -68,8 +67,8 @@ def partition_for(producer: str, partitions: int) -> int:
     return (int(ordinal[1]) if ordinal else zlib.crc32(producer.encode())) % partitions
 
 
-def chunk_bytes(spec: StreamSpec, max_message_bytes: int) -> int:
-    """How many bytes of chunks fit into a message beside all its overhead."""
+def message_room(spec: StreamSpec, max_message_bytes: int) -> int:
+    """How many bytes of chunk rows fit into a message beside all its overhead."""
     schema = len(encode_begin(spec, "", "").value or b"")
     return max_message_bytes - HEADER_BYTES - schema - _BUFFER_BYTES * _BUFFERS_PER_COLUMN * len(spec.schema)
 
@@ -79,7 +78,8 @@ class Publisher:
 
     Used as a context. Entering appends the begin record, whose offset is the incarnation; leaving gives up what has
     not been flushed. A thread of its own sends, so that the env loop steps on meanwhile. While the loop must wait for
-    the log, `while_waiting` is called twice a second; it may raise to give up.
+    the log, `while_waiting` is called twice a second; it may raise to give up. `encoding` names an Arrow codec ("zstd")
+    to compress each message with.
     """
 
     def __init__(
@@ -90,6 +90,7 @@ class Publisher:
         producer: str,
         *,
         limits: PublishLimits,
+        encoding: str | None = None,
         observer: PublishObserver,
         while_waiting: Callable[[], None],
         clock: Callable[[], float],
@@ -99,10 +100,10 @@ class Publisher:
         self._spec = spec
         self._producer = producer
         self._limits = limits
+        self._encoding = encoding
         self._observer = observer
         self._while_waiting = while_waiting
         self._clock = clock
-        self._chunk_bytes = chunk_bytes(spec, limits.max_message_bytes)
         self._partition = partition_for(producer, log.describe(topic).partitions)
         self._appender = log.appender()
         self._queue: deque[Encoded] = deque()
@@ -132,21 +133,29 @@ class Publisher:
         self._appender.close(_CLOSE_SECONDS)
         self._thread.join()
 
-    def publish(self, batch: pa.RecordBatch) -> None:
-        """Send chunk rows; waits while too many bytes are in flight.
+    def publish(self, batches: Iterable[pa.RecordBatch]) -> None:
+        """Send chunk rows, a message a batch; waits while too many bytes are in flight.
 
         Raises the error with which the log has refused a message for good.
         """
-        for part in split(batch, self._spec, self._chunk_bytes):
-            encoded = encode_chunks(
-                self._spec, part, producer=self._producer, incarnation=self.incarnation, sequence=self._sequence
+        for batch in batches:
+            self._enqueue(self._encode(batch))
+
+    def _encode(self, batch: pa.RecordBatch) -> Encoded:
+        encoded = encode_chunks(
+            self._spec,
+            batch,
+            producer=self._producer,
+            incarnation=self.incarnation,
+            sequence=self._sequence,
+            encoding=self._encoding,
+        )
+        if encoded.size > self._limits.max_message_bytes:
+            raise TooLargeError(
+                f"a message of {batch.num_rows} chunks takes {encoded.size} bytes, at most "
+                f"{self._limits.max_message_bytes} may be sent: raise --max-message-bytes"
             )
-            if encoded.size > self._limits.max_message_bytes:
-                raise TooLargeError(
-                    f"a message of {part.num_rows} chunks takes {encoded.size} bytes, at most "
-                    f"{self._limits.max_message_bytes} may be sent: raise --max-message-bytes"
-                )
-            self._enqueue(encoded)
+        return encoded
 
     def end(self, reason: str) -> None:
         """Send the end record: the open episodes end here, aborted with `reason`."""

@@ -1,4 +1,4 @@
-"""The rollout: one vector env, one policy, a fragment at a time."""
+"""The rollout: the envs, one policy, a fragment at a time."""
 
 from __future__ import annotations
 
@@ -9,66 +9,74 @@ from penstock_producers.fragment import ActingPolicy, ClosedFragment, Fragment
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from penstock_producers.envs import CanonicalEnv
+    from penstock_producers.envs import Envs
     from penstock_producers.policy import Policy
     from penstock_schemas.stream import StreamSpec
 
-# What a fragment may hold in memory, however large its observations.
-_FRAGMENT_BYTES = 64 << 20
+# What the steps of a fragment may take, however large the observations: as much as a processor's cache may hold.
+_FRAGMENT_BYTES = 16 << 20
 
 
 class Rollout:
-    """Steps a vector env with a policy.
+    """Steps envs with a policy, all together or each as it is ready.
 
     Args:
-        env: the env; it is reset here.
-        policy: chooses the actions; its weights are replaced between fragments only.
+        env: the envs; they are reset here.
+        policy: chooses the actions; its weights are replaced between fragments only. An action that is on its way then
+            stays that of the weights that chose it.
         spec: the stream.
-        fragment_steps: how many times the env is stepped in a fragment, at most.
-        fragment_seconds: how long a fragment takes, at most, one step more or less.
-        row_bytes: how many bytes one chunk may take.
-        seed: of the env's first reset; None for one from the system.
+        fragment_steps: how many rows each env gives to a fragment, at most.
+        fragment_seconds: how long a fragment takes, at most, one answer more or less.
+        message_bytes: how many bytes of chunk rows a message holds.
+        cut_steps: after how many steps an episode is cut, so that one that never ends is stored all the same; None
+            for never.
         clock: seconds that never go back.
     """
 
     def __init__(
         self,
-        env: CanonicalEnv,
+        env: Envs,
         policy: Policy,
         spec: StreamSpec,
         *,
         fragment_steps: int,
         fragment_seconds: float,
-        row_bytes: int,
-        seed: int | None,
+        message_bytes: int,
+        cut_steps: int | None = None,
         clock: Callable[[], float],
     ) -> None:
         self._env = env
         self._policy = policy
-        step_bytes = env.num_envs * (spec.step_bytes + spec.row_bytes)
-        self._fragment_steps = max(1, min(fragment_steps, _FRAGMENT_BYTES // step_bytes))
+        capacity = max(1, min(fragment_steps, _FRAGMENT_BYTES // (env.num_envs * spec.step_bytes)))
         self._fragment_seconds = fragment_seconds
         self._clock = clock
-        self._fragment = Fragment(spec, env.num_envs, self._fragment_steps + 1, row_bytes, policy.recording)
-        self._fragment.append(env.reset(seed), None)
+        self._fragment = Fragment(spec, env.num_envs, capacity, message_bytes, policy.recording, cut_steps)
+        self._acting: ActingPolicy | None = None
+        self._answer = env.reset()
+        self._fragment.append(self._answer)
 
     def fragment(self) -> ClosedFragment:
-        """Step the env until the fragment is full or its time is over.
+        """Step the envs until the fragment is full or its time is over.
 
-        Raises `EnvError` where the env breaks; `close` then gives what it had answered before.
+        Raises `EnvError` where the envs cannot go on; `close` then gives what they had answered before.
         """
-        env, policy, append = self._env, self._policy, self._fragment.append
-        deadline = self._clock() + self._fragment_seconds
-        for _ in range(self._fragment_steps):
-            drawn, sent = policy.act(env.observation)
-            steps, *resets = env.step(sent)
-            append(steps, drawn)
-            for rows in resets:
-                append(rows, None)
-            if self._clock() >= deadline:
-                break
+        env, policy, fragment, answer = self._env, self._policy, self._fragment, self._answer
+        acting = ActingPolicy(policy.version, policy.digest, policy.exploration)
+        if acting != self._acting:
+            fragment.use(acting)
+            self._acting = acting
+        now = self._clock()
+        deadline = now + self._fragment_seconds
+        while now < deadline and not fragment.full:
+            if len(answer.ready):
+                drawn, action = policy.act(answer.observation)
+                fragment.sent(answer.ready, drawn)
+                env.send(answer.ready, action)
+            answer = self._answer = env.recv(deadline - now)
+            fragment.append(answer)
+            now = self._clock()
         return self.close()
 
     def close(self) -> ClosedFragment:
         """Close the fragment as it stands; the next one goes on from here."""
-        return self._fragment.close(ActingPolicy(self._policy.version, self._policy.digest))
+        return self._fragment.close()

@@ -17,7 +17,7 @@ from penstock_consumers.store.bucket import open_bucket
 from penstock_consumers.store.commits import Limits
 from penstock_consumers.store.replay_store import ReplayStore
 from penstock_consumers.verify import Report, verify
-from penstock_producers.envs import Rows
+from penstock_producers.envs import Answer, Rows
 from penstock_producers.fragment import ActingPolicy, Fragment
 from penstock_producers.publisher import Publisher, PublishLimits
 from penstock_schemas.errors import LogUnavailableError
@@ -53,25 +53,30 @@ def wait_until(condition: Callable[[], bool]) -> None:
 class Source:
     """Batches of rows of four envs without an end; each reward is the number of its step among all."""
 
-    def __init__(self, steps: int = 10) -> None:
+    def __init__(self, steps: int = 10, message_bytes: int = 1 << 19) -> None:
         self._steps = steps
-        self._fragment = Fragment(SPEC, _ENVS, steps, 1 << 19)
+        self._fragment = Fragment(SPEC, _ENVS, steps, message_bytes)
         self._env = np.arange(_ENVS, dtype=np.int32)
         self.steps = 0
+        self._fragment.use(ActingPolicy(0, bytes(32)))
         self._append(first=True)
 
-    def batch(self) -> pa.RecordBatch:
+    def batches(self) -> tuple[pa.RecordBatch, ...]:
         for _ in range(self._steps):
             self._append(first=False)
             self.steps += _ENVS
-        return self._fragment.close(ActingPolicy(0, bytes(32))).batch
+        return self._fragment.close().batches
 
     def _append(self, *, first: bool) -> None:
         never = np.zeros(_ENVS, np.bool_)
         reward = np.arange(self.steps, self.steps + _ENVS, dtype=np.float32)
         observation = np.stack([reward, self._env], axis=1)
-        rows = Rows(self._env, observation, reward, never, never, np.full(_ENVS, first), None)
-        self._fragment.append(rows, None if first else [np.zeros(_ENVS, np.int64)])
+        rows = Rows(self._env, (observation,), reward, never, never, np.full(_ENVS, first))
+        if first:
+            self._fragment.append(Answer(None, (), rows, self._env, rows.observation))
+            return
+        self._fragment.sent(self._env, [np.zeros(_ENVS, np.int64)])
+        self._fragment.append(Answer(rows, (), None, self._env, rows.observation))
 
 
 @dataclass

@@ -1,16 +1,17 @@
-"""What a fragment must give, recorded one env and one step at a time; and random answers of envs in any mode."""
+"""What a fragment must give, recorded one env and one step at a time; and random answers of envs of any kind."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from penstock_producers.envs import Rows
+from penstock_producers.envs.rows import Abort, Answer, Rows
 from penstock_schemas.chunks import Ends
-from penstock_schemas.spaces import Box, Discrete
-from penstock_schemas.stream import Column, StreamSpec
+from penstock_schemas.columns import Column
+from penstock_schemas.spaces import Box, Dict, Discrete, Leaf, Text, Tuple, leaves
+from penstock_schemas.stream import StreamSpec
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -18,11 +19,11 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from numpy.typing import NDArray
 
+    from penstock_producers.fragment import ActingPolicy
     from penstock_schemas.spaces import Space
 
-Drawn = list[Any] | None
-Answer = list[tuple[Rows, Drawn]]
 MODES = ("next step", "same step", "asynchronous")
+_TEXT = 4
 
 
 def spec_of(
@@ -34,6 +35,25 @@ def spec_of(
     return StreamSpec("test", Box(shape, np.dtype(dtype)), action, np.dtype(np.float64), extras)
 
 
+def nested_spec() -> StreamSpec:
+    """A stream of nested observations and actions, with infos."""
+    box = Box((2,), np.dtype(np.float32))
+    observation = Dict((("camera", Box((2, 2), np.dtype(np.uint8))), ("rest", Tuple((Discrete(4), Text(_TEXT), box)))))
+    action = Tuple((Discrete(3), box))
+    infos = (
+        Column("info.mask", (2,), np.dtype(np.int8), overlap=True, nullable=True),
+        Column("info.note", (), np.dtype(object), overlap=True, nullable=True),
+    )
+    return StreamSpec("test", observation, action, np.dtype(np.float64), (), infos)
+
+
+class Sent(NamedTuple):
+    """Actions that envs take."""
+
+    env: NDArray[np.int32]
+    drawn: list[NDArray[Any]]
+
+
 @dataclass
 class _Chunk:
     env: int
@@ -41,113 +61,249 @@ class _Chunk:
     chunk: int
     first_step: int
     seed: int | None
-    observation: list[Any]
+    reset_options: str | None
+    continues: int | None
+    overlapping: list[list[Any]]
     columns: list[list[Any]]
+    policy: ActingPolicy | None = None
     ends: int = 0
+    abort_reason: str | None = None
 
-    def as_row(self, names: Sequence[str]) -> dict[str, Any]:
-        fixed = ("env", "episode", "chunk", "first_step", "ends", "seed", "observation")
-        return {name: getattr(self, name) for name in fixed} | dict(zip(names, self.columns, strict=True))
+    @property
+    def steps(self) -> int:
+        return len(self.columns[0])
+
+
+class Finished(NamedTuple):
+    env: int
+    total: float
+    length: int
+    version: int
 
 
 @dataclass
 class Recorder:
-    """Chunks of at most `longest` steps, told row by row."""
+    """Chunks of at most `longest` steps, told row by row; episodes are cut after `cut_steps`."""
 
     spec: StreamSpec
     longest: int
+    cut_steps: int | None = None
     done: list[_Chunk] = field(default_factory=list)
     running: dict[int, _Chunk] = field(default_factory=dict)
     episodes: dict[int, int] = field(default_factory=dict)
-    returns: dict[int, float] = field(default_factory=dict)
-    finished: list[tuple[int, float, int]] = field(default_factory=list)
+    totals: dict[int, tuple[float, int]] = field(default_factory=dict)
+    finished: list[Finished] = field(default_factory=list)
+    pending: dict[int, tuple[ActingPolicy, list[Any]]] = field(default_factory=dict)
+    policy: ActingPolicy | None = None
 
-    def append(self, rows: Rows, drawn: Drawn) -> None:
+    def use(self, policy: ActingPolicy) -> None:
+        self.policy = policy
+
+    def sent(self, sent: Sent) -> None:
+        assert self.policy is not None
+        for i, env in enumerate(sent.env.tolist()):
+            self.pending[env] = self.policy, [_plain(column[i]) for column in sent.drawn]
+
+    def append(self, answer: Answer) -> None:
+        if answer.steps is not None:
+            self._append(answer.steps)
+        for abort in answer.aborts:
+            self._abort(abort)
+        if answer.resets is not None:
+            self._append(answer.resets)
+
+    def _append(self, rows: Rows) -> None:
         for i, env in enumerate(rows.env.tolist()):
-            observation = _plain(rows.observation[i])
+            seen = [_plain(leaf[i]) for leaf in rows.observation]
+            seen += [_plain(values[i]) if valid[i] else None for values, valid in rows.infos]
             if rows.first[i]:
-                self.episodes[env] = self.episodes.get(env, -1) + 1
-                self.returns[env] = 0.0
-                seed = None if rows.seed is None else int(rows.seed[i])
-                self._begin(env, 0, 0, seed, observation)
+                self.totals[env] = 0.0, 0
+                seed = None if rows.seed is None or rows.seed[i] < 0 else int(rows.seed[i])
+                options = None if rows.options is None else rows.options[i]
+                self._begin(env, 0, 0, seen, seed=seed, options=options)
                 continue
-            if len(self.running[env].columns[0]) == self.longest:
-                self._go_on(env)
-            chunk = self.running[env]
-            chunk.observation.append(observation)
-            assert drawn is not None
-            action, *extras = (_plain(column[i]) for column in drawn)
-            for column, value in zip(chunk.columns, (action, _plain(rows.reward[i]), *extras), strict=True):
-                column.append(value)
-            self.returns[env] += float(rows.reward[i])
-            chunk.ends = Ends.TERMINATED * int(rows.terminated[i]) + Ends.TRUNCATED * int(rows.truncated[i])
-            if chunk.ends:
-                self.finished.append((env, self.returns[env], chunk.first_step + len(chunk.columns[0])))
-                self.done.append(self.running.pop(env))
+            self._step(env, seen, rows, i)
 
-    def close(self) -> tuple[list[dict[str, Any]], list[tuple[int, float, int]]]:
-        """The chunk rows in their order, and (env, return, length) of the episodes that ended."""
-        for env in list(self.running):
+    def _step(self, env: int, seen: list[Any], rows: Rows, i: int) -> None:
+        policy, drawn = self.pending.pop(env)
+        if self.running[env].steps and (
+            self.running[env].steps == self.longest or self.running[env].policy is not policy
+        ):
             self._go_on(env)
-        names = [column.name for column in self.spec.columns[1:]]
-        rows = sorted(self.done, key=lambda chunk: chunk.env)
-        finished = sorted(self.finished, key=lambda episode: episode[0])
-        self.done, self.finished = [], []
-        return [chunk.as_row(names) for chunk in rows], finished
+        chunk = self.running[env]
+        chunk.policy = policy
+        for column, value in zip(chunk.overlapping, seen, strict=True):
+            column.append(value)
+        for column, value in zip(chunk.columns, (_plain(rows.reward[i]), *drawn), strict=True):
+            column.append(value)
+        total, length = self.totals[env]
+        self.totals[env] = total, length = total + float(rows.reward[i]), length + 1
+        chunk.ends = Ends.TERMINATED * int(rows.terminated[i]) + Ends.TRUNCATED * int(rows.truncated[i])
+        if chunk.ends:
+            self.finished.append(Finished(env, total, length, policy.version))
+            self._end(env)
+        elif self.cut_steps is not None and chunk.first_step + chunk.steps == self.cut_steps:
+            chunk.ends = Ends.CUT
+            self._end(env)
+            self._begin(env, 0, 0, [column[-1] for column in chunk.overlapping], continues=chunk.episode)
 
-    def _begin(self, env: int, number: int, first_step: int, seed: int | None, observation: Any) -> None:
-        columns: list[list[Any]] = [[] for _ in self.spec.columns[1:]]
-        self.running[env] = _Chunk(env, self.episodes[env], number, first_step, seed, [observation], columns)
+    def _abort(self, abort: Abort) -> None:
+        chunk = self.running.get(abort.env)
+        if chunk is None:
+            return
+        if not chunk.steps and not chunk.chunk:
+            del self.running[abort.env]
+            return
+        if not chunk.steps:
+            chunk.policy = self.policy
+        chunk.ends, chunk.abort_reason = Ends.ABORTED, abort.reason
+        self._end(abort.env)
+
+    def _end(self, env: int) -> None:
+        self.done.append(self.running.pop(env))
+        self.episodes[env] = self.episodes.get(env, 0) + 1
+
+    def close(self) -> tuple[list[dict[str, Any]], list[Finished]]:
+        """The chunk rows in their order, and the episodes that ended by themselves."""
+        for env in list(self.running):
+            if self.running[env].steps:
+                self._go_on(env)
+        rows = sorted(self.done, key=lambda chunk: chunk.env)
+        finished = sorted(self.finished, key=lambda episode: episode.env)
+        self.done, self.finished = [], []
+        return [self._row(chunk) for chunk in rows], finished
+
+    def _row(self, chunk: _Chunk) -> dict[str, Any]:
+        fixed = ("env", "episode", "chunk", "first_step", "ends", "seed", "reset_options", "continues", "abort_reason")
+        assert chunk.policy is not None
+        overlapping = [column.name for column in self.spec.columns if column.overlap]
+        plain = ["reward", *(column.name for column in (*self.spec.action_columns, *self.spec.extras))]
+        return (
+            {name: getattr(chunk, name) for name in fixed}
+            | dict(zip(overlapping, chunk.overlapping, strict=True))
+            | dict(zip(plain, chunk.columns, strict=True))
+            | {
+                "policy_version": chunk.policy.version,
+                "policy_digest": chunk.policy.digest,
+                "exploration": chunk.policy.exploration,
+            }
+        )
+
+    def _begin(
+        self,
+        env: int,
+        number: int,
+        first_step: int,
+        seen: list[Any],
+        *,
+        seed: int | None = None,
+        options: str | None = None,
+        continues: int | None = None,
+    ) -> None:
+        columns: list[list[Any]] = [[] for column in self.spec.columns if not column.overlap]
+        self.running[env] = _Chunk(
+            *(env, self.episodes.get(env, 0), number, first_step, seed, options, continues),
+            [[value] for value in seen],
+            columns,
+        )
 
     def _go_on(self, env: int) -> None:
         chunk = self.running[env]
-        steps = len(chunk.columns[0])
-        if steps:
-            self.done.append(chunk)
-            self._begin(env, chunk.chunk + 1, chunk.first_step + steps, None, chunk.observation[-1])
+        self.done.append(chunk)
+        seen = [column[-1] for column in chunk.overlapping]
+        self._begin(env, chunk.chunk + 1, chunk.first_step + chunk.steps, seen)
 
 
-def rows_of(batch: pa.RecordBatch) -> list[dict[str, Any]]:
-    """A batch's rows, with what the recorder tells."""
-    left_out = ("abort_reason", "reset_options", "policy_version", "policy_digest", "exploration")
-    return [{name: value for name, value in row.items() if name not in left_out} for row in batch.to_pylist()]
+def rows_of(batches: Sequence[pa.RecordBatch]) -> list[dict[str, Any]]:
+    """The rows of all messages."""
+    return [row for batch in batches for row in batch.to_pylist()]
 
 
-def answers(spec: StreamSpec, num_envs: int, mode: str, rng: np.random.Generator, end: float) -> Iterator[Answer]:
-    """A reset, then steps without end: what an env in one of `MODES` answers, all values drawn at random.
+def answers(
+    spec: StreamSpec, num_envs: int, mode: str, rng: np.random.Generator, end: float, fault: float = 0.0
+) -> Iterator[Answer | Sent]:
+    """A reset, then in turn the actions that envs take and what they answer; all values drawn at random.
 
-    A step ends its episode with probability `end`. What is meaningless in a reset row is garbage.
+    A step ends its episode with probability `end`, and a fault comes in its stead with `fault`. What is meaningless in
+    a reset row is garbage.
     """
     every = np.arange(num_envs, dtype=np.int32)
-    yield [(_resets(spec, every, rng, seeded=bool(rng.integers(2))), None)]
-    done = np.zeros(num_envs, np.bool_)
+    ready, down, done = np.ones(num_envs, np.bool_), np.zeros(num_envs, np.bool_), np.zeros(num_envs, np.bool_)
+    yield _answer(None, (), _resets(spec, every, rng), every)
     while True:
-        env = every if mode != "asynchronous" else every[rng.random(num_envs) < 0.5]
-        first = done[env] if mode != "same step" else np.zeros(len(env), np.bool_)
+        drawn = [_values(column, int(ready.sum()), rng) for column in (*spec.action_columns, *spec.extras)]
+        for column, leaf in zip(range(len(drawn)), leaves(spec.action), strict=False):
+            drawn[column] = _of_leaf(leaf, int(ready.sum()), rng)
+        if ready.any():
+            yield Sent(every[ready], drawn)
+        flying = ~down
+        answering = flying if mode != "asynchronous" else flying & (rng.random(num_envs) < 0.5)
+        faulty = answering & (rng.random(num_envs) < fault)
+        stepped = answering & ~faulty
+        env = every[stepped]
+        first = done[env] if mode == "next step" else np.zeros(len(env), np.bool_)
         way = rng.integers(1, 4, len(env)) * (rng.random(len(env)) < end) * ~first
         rows = Rows(
-            env, _values(spec.columns[0], len(env), rng), rng.random(len(env)), way % 2 == 1, way > 1, first, None
+            env,
+            _observations(spec, len(env), rng),
+            rng.random(len(env)),
+            way % 2 == 1,
+            way > 1,
+            first,
+            infos=_infos(spec, len(env), rng),
         )
         rows.reward[first] = np.nan
-        drawn = [_values(column, len(env), rng) for column in (spec.columns[1], *spec.columns[3:])]
-        if isinstance(spec.action, Discrete):
-            drawn[0] = rng.integers(spec.action.start, spec.action.start + spec.action.n, len(env))
-        answer: Answer = [(rows, drawn)]
-        if mode == "same step" and way.any():
-            answer.append((_resets(spec, env[way > 0], rng, seeded=bool(rng.integers(2))), None))
         done[env] = way > 0
-        yield answer
+        aborts = tuple(Abort(env, f"env_raised: {rng.integers(9)}") for env in every[faulty].tolist())
+        down |= faulty
+        risen = down & (rng.random(num_envs) < 0.5)
+        down &= ~risen
+        begins = risen | (done & stepped) if mode != "next step" else risen
+        done[risen] = False
+        ready = stepped | risen
+        yield _answer(
+            rows if len(env) else None,
+            aborts,
+            _resets(spec, every[begins], rng) if begins.any() else None,
+            every[ready],
+        )
 
 
-def _resets(spec: StreamSpec, env: NDArray[np.int32], rng: np.random.Generator, *, seeded: bool) -> Rows:
+def _answer(steps: Rows | None, aborts: tuple[Abort, ...], resets: Rows | None, ready: NDArray[np.int32]) -> Answer:
+    # What is acted on is the rollout's affair, not the fragment's.
+    return Answer(steps, aborts, resets, ready, ())
+
+
+def _resets(spec: StreamSpec, env: NDArray[np.int32], rng: np.random.Generator) -> Rows:
     n = len(env)
     never, always = np.zeros(n, np.bool_), np.ones(n, np.bool_)
-    seed = rng.integers(1 << 40, size=n) if seeded else None
-    return Rows(env, _values(spec.columns[0], n, rng), np.full(n, np.nan), never, never, always, seed)
+    seed = rng.integers(-1, 1 << 40, size=n) if rng.integers(2) else None
+    options = np.array([*(rng.choice([None, '{"level":1}'], n)), ""], object)[:-1] if rng.integers(2) else None
+    reward = np.full(n, np.nan)
+    return Rows(
+        env, _observations(spec, n, rng), reward, never, never, always, seed, options, infos=_infos(spec, n, rng)
+    )
+
+
+def _observations(spec: StreamSpec, n: int, rng: np.random.Generator) -> tuple[NDArray[Any], ...]:
+    return tuple(_of_leaf(leaf, n, rng) for leaf in leaves(spec.observation))
+
+
+def _infos(spec: StreamSpec, n: int, rng: np.random.Generator) -> tuple[tuple[NDArray[Any], NDArray[np.bool_]], ...]:
+    return tuple((_values(column, n, rng), rng.random(n) < 0.7) for column in spec.infos)
+
+
+def _of_leaf(leaf: Leaf, n: int, rng: np.random.Generator) -> NDArray[Any]:
+    space = leaf.space
+    if isinstance(space, Discrete):
+        return rng.integers(space.start, space.start + space.n, n)
+    return _values(Column.of(leaf, "any"), n, rng)
 
 
 def _values(column: Column, n: int, rng: np.random.Generator) -> NDArray[Any]:
-    return (rng.random((n, *column.shape)) * 250).astype(column.dtype)
+    if column.is_text:
+        return np.array([*("ä" * int(length) for length in rng.integers(0, _TEXT + 1, n)), None], object)[:-1]
+    return (rng.random((n, *column.shape)) * 120).astype(column.dtype)
 
 
 def _plain(value: Any) -> Any:

@@ -65,7 +65,7 @@ def test_an_outage_longer_than_the_delivery_timeout_loses_and_doubles_nothing(br
         with publisher(log, observer, limits=limits) as publishing:
             incarnation = publishing.incarnation
             while not stop.is_set():
-                publishing.publish(source.batch())
+                publishing.publish(source.batches())
                 published += 1
             publishing.end("shutdown")
             publishing.flush()

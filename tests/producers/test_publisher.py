@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 import pytest
 
-from penstock_producers.publisher import PublishLimits, chunk_bytes, partition_for
+from penstock_producers.publisher import PublishLimits, message_room, partition_for
 from penstock_schemas.chunks import list_values
 from penstock_schemas.errors import LogUnavailableError, TooLargeError
 from penstock_schemas.log.memory import MemoryLog
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
     from penstock_schemas.log import Log
 
-MESSAGE = encode_chunks(SPEC, Source().batch(), producer="pod-0", incarnation=0, sequence=0).size
+MESSAGE = encode_chunks(SPEC, Source().batches()[0], producer="pod-0", incarnation=0, sequence=0).size
 
 
 @pytest.fixture
@@ -61,8 +61,9 @@ def test_an_incarnation_is_the_offset_of_its_begin_and_counts_from_zero(log: Mem
         with publisher(log, Observer()) as publishing:
             assert publishing.incarnation == incarnation
             for _ in range(3):
-                sent.append(source.batch())
-                publishing.publish(sent[-1])
+                batches = source.batches()
+                sent += batches
+                publishing.publish(batches)
             publishing.end("shutdown")
             publishing.flush()
             kinds = [Kind.BEGIN, Kind.CHUNKS, Kind.CHUNKS, Kind.CHUNKS, Kind.END]
@@ -70,19 +71,17 @@ def test_an_incarnation_is_the_offset_of_its_begin_and_counts_from_zero(log: Mem
             expected = [(kind, incarnation, number) for kind, number in zip(kinds, numbers, strict=True)]
             assert told(log)[-5:] == expected
     found = messages(log)
-    batches = [message.batch for message in found if message.batch is not None]
-    assert pa.Table.from_batches(batches).equals(pa.Table.from_batches(sent))
+    came = [message.batch for message in found if message.batch is not None]
+    assert pa.Table.from_batches(came).equals(pa.Table.from_batches(sent))
     assert {message.producer for message in found} == {"pod-0"}
     assert {message.reason for message in found if message.kind is Kind.END} == {"shutdown"}
     assert {record.key for record in records(log)} == {b"pod-0"}
 
 
-def test_a_batch_too_large_for_one_message_travels_as_several(log: MemoryLog) -> None:
-    source, limits = Source(400), PublishLimits(max_message_bytes=16_384)
-    batch = source.batch()
-    assert chunk_bytes(SPEC, 16_384) < batch.nbytes
+def test_a_fragment_too_large_for_one_message_travels_as_several(log: MemoryLog) -> None:
+    source, limits = Source(400, message_room(SPEC, 16_384)), PublishLimits(max_message_bytes=16_384)
     with publisher(log, Observer(), limits=limits) as publishing:
-        publishing.publish(batch)
+        publishing.publish(source.batches())
         publishing.flush()
     sizes = [record.size for record in records(log)]
     assert len(sizes) > 2
@@ -108,7 +107,7 @@ def test_a_producer_s_partition_follows_from_its_name(producer: str, partitions:
     log = MemoryLog()
     log.create(TOPIC, partitions=partitions)
     with publisher(log, Observer(), producer=producer) as publishing:
-        publishing.publish(Source().batch())
+        publishing.publish(Source().batches())
         publishing.flush()
     assert [record.partition for record in records(log)] == [expected] * 2
 
@@ -123,7 +122,7 @@ def test_the_loop_waits_while_the_log_is_away_and_goes_on_after(log: MemoryLog) 
         with publisher(log, observer, limits=limits, while_waiting=waited.set) as publishing:
             log.outage = True
             for _ in range(6):
-                publishing.publish(source.batch())
+                publishing.publish(source.batches())
                 accepted += 1
             publishing.end("shutdown")
             publishing.flush()
@@ -150,7 +149,7 @@ def test_the_loop_waits_while_the_log_is_away_and_goes_on_after(log: MemoryLog) 
 def test_one_message_is_taken_however_large(log: MemoryLog) -> None:
     with publisher(log, Observer(), limits=PublishLimits(max_in_flight_bytes=1)) as publishing:
         for _ in range(3):
-            publishing.publish(Source().batch())
+            publishing.publish(Source().batches())
         publishing.flush()
     assert told(log)[1:] == [(Kind.CHUNKS, 0, n) for n in range(3)]
 
@@ -158,7 +157,7 @@ def test_one_message_is_taken_however_large(log: MemoryLog) -> None:
 def test_what_published_is_told_with_its_latency(log: MemoryLog) -> None:
     observer = Observer()
     with publisher(log, observer) as publishing:
-        publishing.publish(Source().batch())
+        publishing.publish(Source().batches())
         publishing.flush()
     ((encoded, seconds),) = observer.messages
     assert encoded.value == records(log)[1].value
@@ -172,7 +171,7 @@ def test_a_lost_acknowledgement_doubles_under_the_same_sequence_and_is_stored_on
     log.create(TOPIC)
     with publisher(log, observer) as publishing:
         for _ in range(4):
-            publishing.publish(source.batch())
+            publishing.publish(source.batches())
         publishing.end("shutdown")
         publishing.flush()
     sequences = [0, 1, 2, 3]
@@ -192,7 +191,7 @@ def test_a_lost_acknowledgement_of_the_begin_makes_a_later_incarnation() -> None
     log.create(TOPIC)
     with publisher(log, Observer()) as publishing:
         assert publishing.incarnation == 1
-        publishing.publish(source.batch())
+        publishing.publish(source.batches())
         publishing.end("shutdown")
         publishing.flush()
     stored = store(log)
@@ -206,11 +205,11 @@ def test_a_refusal_for_good_reaches_the_loop() -> None:
     log.create(TOPIC)
     source, observer = Source(100), Observer()
     with publisher(log, observer) as publishing:
-        publishing.publish(source.batch())
+        publishing.publish(source.batches())
         with pytest.raises(TooLargeError, match="is over the limit"):
             publishing.flush()
         with pytest.raises(TooLargeError, match="is over the limit"):
-            publishing.publish(source.batch())
+            publishing.publish(source.batches())
         with pytest.raises(TooLargeError, match="is over the limit"):
             publishing.end("shutdown")
     assert told(log) == [(Kind.BEGIN, 0, 0)]
@@ -219,9 +218,9 @@ def test_a_refusal_for_good_reaches_the_loop() -> None:
 
 def test_a_chunk_larger_than_a_message_is_an_error_not_a_drop(log: MemoryLog) -> None:
     with publisher(log, Observer(), limits=PublishLimits(max_message_bytes=16_384)) as publishing:
-        with pytest.raises(TooLargeError, match="a chunk of the stream 'test' takes"):
-            publishing.publish(Source(2000).batch())
-        publishing.publish(Source().batch())
+        with pytest.raises(TooLargeError, match=r"a message of 4 chunks takes \d+ bytes, at most 16384 may be sent"):
+            publishing.publish(Source(2000).batches())
+        publishing.publish(Source().batches())
         publishing.flush()
     assert told(log)[1:] == [(Kind.CHUNKS, 0, 0)]
 
@@ -230,7 +229,7 @@ def test_leaving_during_an_outage_gives_up(log: MemoryLog) -> None:
     observer = Observer()
     with publisher(log, observer) as publishing:
         log.outage = True
-        publishing.publish(Source().batch())
+        publishing.publish(Source().batches())
         wait_until(lambda: bool(observer.reasons))
     assert not publishing._thread.is_alive()
     log.outage = False
@@ -244,7 +243,7 @@ def test_leaving_does_not_wait_for_an_acknowledgement_that_does_not_come() -> No
 
     def run() -> None:
         with publisher(log, Observer()) as publishing:
-            publishing.publish(Source().batch())
+            publishing.publish(Source().batches())
             wait_until(lambda: len(records(log)) == 2)
 
     thread = threading.Thread(target=run, daemon=True)
@@ -266,9 +265,9 @@ def test_who_waits_may_give_up() -> None:
     source, limits = Source(), PublishLimits(max_in_flight_bytes=1)
     with publisher(log, Observer(), limits=limits, while_waiting=give_up) as publishing:
         log.outage = True
-        publishing.publish(source.batch())
+        publishing.publish(source.batches())
         with pytest.raises(GivenUpError):
-            publishing.publish(source.batch())
+            publishing.publish(source.batches())
         with pytest.raises(GivenUpError):
             publishing.flush()
 

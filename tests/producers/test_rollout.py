@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from itertools import count, pairwise
 from typing import TYPE_CHECKING, Any
 
@@ -9,49 +10,55 @@ import numpy as np
 import pytest
 from gymnasium.vector import AutoresetMode
 
-from penstock_producers.envs import CanonicalEnv, make_env
-from penstock_producers.policy import TorchPolicy, make_policy
+from penstock_producers.envs import Containment, Envs, EnvSource, Seeds, make_envs
+from penstock_producers.policy import RandomPolicy, TorchPolicy, make_policy
 from penstock_producers.rollout import Rollout
-from penstock_producers.spaces import from_gymnasium
-from penstock_schemas.chunks import check
+from penstock_schemas.chunks import Ends, check
 from penstock_schemas.errors import EnvError
 from penstock_schemas.policies import PolicyRecord
 from penstock_schemas.stream import StreamSpec
 from tests.producers.envs_that_end import ALWAYS_ENDS
+from tests.producers.recorder import rows_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    import pyarrow as pa
-
 ZOO = "tests.producers.env_zoo"
 NUM_ENVS = 3
+SEED = 11
+
+
+def envs_of(env: str, num_envs: int = NUM_ENVS, kwargs: dict[str, Any] | None = None, **settings: Any) -> Envs:
+    seeds = settings.pop("seeds", None) or Seeds(SEED, "pod-0")
+    return make_envs(EnvSource(env, kwargs or {}), num_envs, seeds=seeds, clock=time.monotonic, **settings)
 
 
 class Made:
-    """A rollout with the env, the policy and the stream that it is of."""
+    """A rollout with the envs, the policy and the stream that it is of."""
 
     def __init__(
         self,
-        env: CanonicalEnv,
+        env: Envs,
         *,
+        policy: str = "actor-critic",
         fragment_steps: int = 7,
         fragment_seconds: float = 1e9,
-        seed: int | None = 11,
+        cut_steps: int | None = None,
         clock: Callable[[], float] = lambda: 0.0,
     ) -> None:
-        observation = from_gymnasium(env.observation_space, "observation")
-        action = from_gymnasium(env.action_space, "action")
-        self.policy: TorchPolicy = make_policy("actor-critic", observation, action, rng=np.random.default_rng(0))
-        self.spec = StreamSpec("test", observation, action, env.reward_dtype, self.policy.extras)
+        self.env = env
+        self.policy = make_policy(policy, env.observation_space, env.action_space, rng=np.random.default_rng(0))
+        self.spec = StreamSpec(
+            "test", env.observation_space, env.action_space, env.reward_dtype, self.policy.extras, env.infos
+        )
         self.rollout = Rollout(
             env,
             self.policy,
             self.spec,
             fragment_steps=fragment_steps,
             fragment_seconds=fragment_seconds,
-            row_bytes=1 << 19,
-            seed=seed,
+            message_bytes=1 << 19,
+            cut_steps=cut_steps,
             clock=clock,
         )
 
@@ -59,40 +66,40 @@ class Made:
         """The chunk rows of so many fragments, by env and episode."""
         found: dict[tuple[int, int], list[dict[str, Any]]] = {}
         for _ in range(fragments):
-            batch: pa.RecordBatch = self.rollout.fragment().batch
-            check(batch, self.spec)
-            for row in batch.to_pylist():
-                found.setdefault((row["env"], row["episode"]), []).append(row)
+            for batch in self.rollout.fragment().batches:
+                check(batch, self.spec)
+                for row in batch.to_pylist():
+                    found.setdefault((row["env"], row["episode"]), []).append(row)
         return found
 
 
 @pytest.fixture(params=["NEXT_STEP", "SAME_STEP", "DISABLED"])
-def env(request: pytest.FixtureRequest) -> Iterator[CanonicalEnv]:
-    env = make_env(f"{ZOO}:CountingVectorEnv", NUM_ENVS, kwargs={"mode": request.param})
+def env(request: pytest.FixtureRequest) -> Iterator[Envs]:
+    env = envs_of(f"{ZOO}:CountingVectorEnv", kwargs={"mode": request.param})
     yield env
     env.close()
 
 
 def test_a_step_after_which_a_reset_raises_is_published_where_the_reset_is_asked_for() -> None:
-    env = make_env(ALWAYS_ENDS, 2, kwargs={"resets": 3}, autoreset=AutoresetMode.DISABLED)
-    made = Made(env)
+    settings = {"vectorization": "sync", "autoreset": AutoresetMode.DISABLED}
+    made = Made(envs_of(ALWAYS_ENDS, 2, {"resets": 3}, **settings))
     with pytest.raises(EnvError, match="no more resets"):
         made.rollout.fragment()
     closed = made.rollout.close()
-    check(closed.batch, made.spec)
+    check(*closed.batches, made.spec)
     assert (closed.steps, closed.episode_return.tolist(), closed.episode_length.tolist()) == (6, [1.0] * 6, [1] * 6)
-    env.close()
+    made.env.close()
 
 
-def test_episodes_come_whole_in_every_mode(env: CanonicalEnv) -> None:
+def test_episodes_come_whole_in_every_mode(env: Envs) -> None:
     """The env observes (seed, episode, step), and rewards with 1000 · episode + step."""
     made = Made(env)
     finished = 0
-    for (number, episode), rows in made.episodes(20).items():
+    for (_, episode), rows in made.episodes(20).items():
         observations = [rows[0]["observation"][0], *(seen for row in rows for seen in row["observation"][1:])]
         rewards = [reward for row in rows for reward in row["reward"]]
         steps = len(rewards)
-        assert observations == [[11 + number, episode, step] for step in range(steps + 1)]
+        assert [seen[1:] for seen in observations] == [[episode, step] for step in range(steps + 1)]
         assert rewards == [1000 * episode + step for step in range(1, steps + 1)]
         assert [row["chunk"] for row in rows] == list(range(len(rows)))
         assert [row["ends"] == 0 for row in rows[:-1]] == [True] * (len(rows) - 1)
@@ -104,55 +111,111 @@ def test_episodes_come_whole_in_every_mode(env: CanonicalEnv) -> None:
     assert finished > 3 * NUM_ENVS
 
 
-def test_seeds_stand_on_the_first_chunks_of_seeded_episodes_only() -> None:
-    env = make_env(f"{ZOO}:CountingEnv", NUM_ENVS, vectorization="sync")
-    for (number, episode), rows in Made(env).episodes(5).items():
-        assert rows[0]["seed"] == (11 + number if episode == 0 else None)
+@pytest.mark.parametrize("workers", [0, 1])
+def test_in_lanes_every_episode_has_the_seed_that_it_was_reset_with(workers: int) -> None:
+    seeds = Seeds(SEED, "pod-0")
+    env = envs_of(f"{ZOO}:CountingEnv", seeds=seeds, vectorization="lanes", workers=workers)
+    episodes = Made(env).episodes(5)
+    env.close()
+    assert len(episodes) > 2 * NUM_ENVS
+    for (number, episode), rows in episodes.items():
+        assert rows[0]["seed"] == seeds.episode(number, episode)
         assert {row["seed"] for row in rows[1:]} <= {None}
+        # The env observes its seed, its episodes since it was seeded, and its step.
+        assert rows[0]["observation"][0] == [np.float32(rows[0]["seed"]), 0, 0]
 
 
 @pytest.mark.parametrize(("seconds", "steps"), [(1e9, 7), (3.0, 3), (0.1, 1)])
 def test_a_fragment_ends_by_steps_or_by_time(seconds: float, steps: int) -> None:
     ticks = count()
-    env = make_env(f"{ZOO}:CountingEnv", NUM_ENVS, vectorization="sync", kwargs={"longest": 10**6})
-    made = Made(env, fragment_seconds=seconds, clock=lambda: float(next(ticks)))
+    made = Made(
+        envs_of(f"{ZOO}:CountingEnv", kwargs={"longest": 10**6}),
+        fragment_seconds=seconds,
+        clock=lambda: float(next(ticks)),
+    )
     assert made.rollout.fragment().steps == steps * NUM_ENVS
 
 
-def test_a_chunk_has_the_version_that_acted_in_it(env: CanonicalEnv) -> None:
+def test_a_chunk_has_the_version_that_acted_in_it(env: Envs) -> None:
     made = Made(env)
-    initial = made.policy.digest
-    weights = {name: value.numpy() * 2 for name, value in made.policy._module.state_dict().items()}
-    rows = made.rollout.fragment().batch.to_pylist()
-    made.policy.load(PolicyRecord(4, weights))
-    later = made.rollout.fragment().batch.to_pylist()
+    policy = made.policy
+    assert isinstance(policy, TorchPolicy)
+    initial = policy.digest
+    weights = {name: value.numpy() * 2 for name, value in policy._module.state_dict().items()}
+    rows = rows_of(made.rollout.fragment().batches)
+    policy.load(PolicyRecord(4, weights))
+    later = rows_of(made.rollout.fragment().batches)
     assert {(row["policy_version"], row["policy_digest"]) for row in rows} == {(0, initial)}
     assert {(row["policy_version"], row["policy_digest"]) for row in later} == {(4, PolicyRecord(4, weights).digest)}
 
 
-def test_equal_seeds_give_equal_fragments() -> None:
-    batches = [Made(make_env("CartPole-v1", NUM_ENVS)).rollout.fragment().batch for _ in range(2)]
-    assert batches[0].equals(batches[1])
-    assert not batches[0].equals(Made(make_env("CartPole-v1", NUM_ENVS), seed=12).rollout.fragment().batch)
+@pytest.mark.parametrize("settings", [{}, {"vectorization": "lanes"}, {"vectorization": "lanes", "workers": 2}])
+def test_equal_seeds_give_equal_fragments(settings: dict[str, Any]) -> None:
+    """To the last bit, over a refresh too: with workers, in lockstep."""
+    runs = []
+    for root in (SEED, SEED, 12):
+        seeds = Seeds(root, "pod-0")
+        env = envs_of("CartPole-v1", seeds=seeds, lockstep="workers" in settings, **settings)
+        made = Made(env, fragment_steps=60)
+        policy = made.policy
+        assert isinstance(policy, TorchPolicy)
+        batches = made.rollout.fragment().batches
+        weights = {name: value.numpy() * 2 for name, value in policy._module.state_dict().items()}
+        policy.load(PolicyRecord(4, weights))
+        runs.append([*batches, *made.rollout.fragment().batches])
+        env.close()
+    assert all(one.equals(other) for one, other in zip(runs[0], runs[1], strict=True))
+    assert not runs[0][0].equals(runs[2][0])
 
 
 def test_what_an_env_gave_before_it_broke_is_there() -> None:
-    made = Made(make_env(f"{ZOO}:FailingEnv", 2, vectorization="sync"))
+    made = Made(envs_of(f"{ZOO}:FailingEnv", 2, vectorization="sync"))
     with pytest.raises(EnvError, match="the pole is missing"):
         made.rollout.fragment()
     closed = made.rollout.close()
     assert closed.steps == 4
-    assert closed.batch.column("env").to_pylist() == [0, 1]
-    check(closed.batch, made.spec)
+    assert [row["env"] for row in rows_of(closed.batches)] == [0, 1]
+    check(*closed.batches, made.spec)
 
 
 def test_an_env_may_break_with_no_episode_open() -> None:
     """Every fragment ends with its episode; the third reset raises, when there is nothing at hand."""
-    made = Made(make_env(ALWAYS_ENDS, 1, vectorization="sync"), fragment_steps=1)
+    made = Made(envs_of(ALWAYS_ENDS, 1, vectorization="sync"), fragment_steps=1)
     assert made.rollout.fragment().episode_length.tolist() == [1]
     assert made.rollout.fragment().steps == 0
     assert made.rollout.fragment().episode_length.tolist() == [1]
     with pytest.raises(EnvError, match="no more resets"):
         made.rollout.fragment()
     closed = made.rollout.close()
-    assert (closed.steps, closed.batch.num_rows, len(closed.episode_return)) == (0, 0, 0)
+    assert (closed.steps, closed.batches, len(closed.episode_return)) == (0, (), 0)
+
+
+def test_an_endless_episode_is_cut_and_goes_on() -> None:
+    made = Made(envs_of(f"{ZOO}:CountingEnv", 2, {"longest": 10**6}), cut_steps=10)
+    episodes = made.episodes(10)
+    for env in range(2):
+        parts = [rows for (of, _), rows in sorted(episodes.items()) if of == env]
+        assert len(parts) == 7
+        for part, (before, rows) in enumerate(zip([None, *parts], parts, strict=False)):
+            assert rows[-1]["ends"] == Ends.CUT
+            assert [step for row in rows for step in (seen[2] for seen in row["observation"][1:])] == list(
+                range(10 * part + 1, 10 * part + 11)
+            )
+            assert rows[0]["continues"] == (part - 1 if before else None)
+            if before:
+                assert rows[0]["observation"][0] == before[-1]["observation"][-1]
+
+
+def test_an_env_that_breaks_costs_its_own_episode_and_nothing_of_its_siblings() -> None:
+    broken = Made(
+        envs_of(f"{ZOO}:FailingEnv", 3, containment=Containment(max_rebuilds=10**6, backoff=1e-9)),
+        policy="random",
+        fragment_steps=6,
+    )
+    assert isinstance(broken.policy, RandomPolicy)
+    episodes = broken.episodes(3)
+    ends = [rows[-1] for rows in episodes.values() if rows[-1]["ends"]]
+    assert {row["abort_reason"] for row in ends if row["ends"] == Ends.ABORTED} == {
+        "env_raised: step() raised ValueError: the pole is missing"
+    }
+    broken.env.close()

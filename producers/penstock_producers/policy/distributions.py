@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
+from penstock_schemas.columns import Column
 from penstock_schemas.errors import PolicyError
 from penstock_schemas.spaces import Box, Discrete, Space
-from penstock_schemas.stream import Column
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

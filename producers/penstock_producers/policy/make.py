@@ -6,21 +6,25 @@ from importlib import import_module
 from threading import Lock
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
 import torch
 
 from penstock_producers.policy.actor_critic import ActorCritic
 from penstock_producers.policy.distributions import distribution_for
+from penstock_producers.policy.inputs import examples, flat, flat_shape, tensors
+from penstock_producers.policy.random_policy import RandomPolicy
 from penstock_producers.policy.torch_policy import TorchPolicy
 from penstock_schemas.errors import PenstockError, PolicyError
-from penstock_schemas.spaces import Box, Discrete, Space
+from penstock_schemas.spaces import Box, Space
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from numpy.typing import NDArray
+    import numpy as np
+
+    from penstock_producers.policy.base import Policy
 
 BUILT_IN = "actor-critic"
+RANDOM = "random"
 # Every producer of a stream begins with the same weights: version 0 then means the same everywhere.
 _INITIAL_SEED = 0
 _SEEDING = Lock()
@@ -34,13 +38,18 @@ def make_policy(
     *,
     arguments: Mapping[str, Any] | None = None,
     rng: np.random.Generator,
-) -> TorchPolicy:
-    """Make "actor-critic", or what `module:factory` returns for (observation space, action space, **arguments).
+) -> Policy:
+    """Make "actor-critic", "random", or what `module:factory` returns for the spaces.
 
-    A factory returns a `torch.nn.Module` whose forward answers action parameters (logits for Discrete; means and logs
-    of deviations for Box) and values. Raises `PolicyError` where it cannot be made, answers other shapes, or has
-    weights that cannot travel.
+    A factory is called with (observation space, action space, **arguments). It returns a `torch.nn.Module` whose
+    forward takes a tensor (n, *shape), or a dict or tuple of them as the observation space is, and answers action
+    parameters (logits for Discrete; means and logs of deviations for Box) and values. Raises `PolicyError` where it
+    cannot be made, answers other shapes, or has weights that cannot travel.
     """
+    if name == RANDOM:
+        if arguments:
+            raise PolicyError(f"policy {name!r}: it takes no arguments, but was given {dict(arguments)}")
+        return RandomPolicy(action, rng)
     distribution = distribution_for(action)
     try:
         module = _make_module(name, observation, action, distribution.parameters, arguments or {})
@@ -53,21 +62,10 @@ def make_policy(
         raise PolicyError(f"policy {name!r}: the factory returned {type(module).__name__}, not a torch.nn.Module")
     # By name: a factory may answer the built-in class with other layers in it.
     make_forward = module.numpy_forward if isinstance(module, ActorCritic) and name == BUILT_IN else None
-    policy = TorchPolicy(module, action, distribution, rng, make_forward=make_forward)
-    policy.probe(_observations(observation))
+    inputs = flat(observation) if name == BUILT_IN else tensors(observation)
+    policy = TorchPolicy(module, inputs, action, distribution, rng, make_forward=make_forward)
+    policy.probe(examples(observation, _PROBED))
     return policy
-
-
-def _observations(space: Space) -> NDArray[Any]:
-    """Draw a few observations that a space holds, the same ones each time."""
-    rng = np.random.default_rng(0)
-    if isinstance(space, Discrete):
-        return rng.integers(space.start, space.start + space.n, _PROBED).astype(space.dtype)
-    drawn = rng.standard_normal((_PROBED, *space.shape))
-    if isinstance(space, Box):
-        low, high = (np.broadcast_to(bounds, drawn[0].size).reshape(space.shape) for bounds in (space.low, space.high))
-        drawn = np.clip(drawn, low, high)
-    return drawn.astype(space.dtype)
 
 
 def _make_module(name: str, observation: Space, action: Space, parameters: int, arguments: Mapping[str, Any]) -> Any:
@@ -78,13 +76,13 @@ def _make_module(name: str, observation: Space, action: Space, parameters: int, 
         if factory is not None:
             return factory(observation, action, **arguments)
         log_std = parameters // 2 if isinstance(action, Box) else 0
-        return ActorCritic(observation.shape, parameters, **{"free_log_std": log_std, **arguments})
+        return ActorCritic(flat_shape(observation), parameters, **{"free_log_std": log_std, **arguments})
 
 
 def _factory(name: str) -> Any:
     module, colon, attribute = name.partition(":")
     if not colon:
-        raise PolicyError(f"policy {name!r}: neither {BUILT_IN!r} nor of the form module:factory")
+        raise PolicyError(f"policy {name!r}: neither {BUILT_IN!r} nor {RANDOM!r} nor of the form module:factory")
     try:
         return getattr(import_module(module), attribute)
     except Exception as error:

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 
 from penstock_producers.fragment import Recording
+from penstock_producers.policy.base import Actions
+from penstock_schemas.chunks import Exploration
+from penstock_schemas.columns import Column
 from penstock_schemas.errors import PolicyError, PolicyRejectedError
 from penstock_schemas.policies import PolicyRecord, digest
-from penstock_schemas.stream import Column
+from penstock_schemas.spaces import leaves
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -19,57 +22,16 @@ if TYPE_CHECKING:
 
     from penstock_producers.policy.actor_critic import Forward
     from penstock_producers.policy.distributions import Distribution
-    from penstock_schemas.spaces import Space
+    from penstock_producers.policy.inputs import Inputs
+    from penstock_schemas.spaces import Leaves, Space
 
 _FLOAT32 = np.dtype(np.float32)
 # How far two float32 forwards of one function lie apart at most, relative to the largest answer: rounding only.
 _TOLERANCE = 1e-3
 
 
-class Actions(NamedTuple):
-    """What a policy answers for a batch of observations: what is recorded, and what the env is sent."""
-
-    drawn: tuple[NDArray[Any], ...]
-    """In the order of the columns of `Policy.recording`; the action as it was drawn comes first."""
-    sent: NDArray[Any]
-
-
-class Policy(Protocol):
-    """Chooses actions; its weights can be replaced while it runs."""
-
-    version: int
-    digest: bytes
-
-    @property
-    def extras(self) -> tuple[Column, ...]:
-        """The columns recorded beside the action."""
-        ...
-
-    @property
-    def mapping(self) -> str:
-        """How the action sent follows from the one drawn."""
-        ...
-
-    @property
-    def recording(self) -> Recording:
-        """What `Actions.drawn` holds, and how the action and the extras come of it."""
-        ...
-
-    def act(self, observation: NDArray[Any]) -> Actions:
-        """Choose actions for observations of shape (n, *shape)."""
-        ...
-
-    def check(self, record: PolicyRecord) -> None:
-        """Raise `PolicyRejectedError` unless `load` would take this version; may be called from any thread."""
-        ...
-
-    def load(self, record: PolicyRecord) -> None:
-        """Act with another version from now on; raises `PolicyRejectedError`, and nothing has changed then."""
-        ...
-
-
 class TorchPolicy:
-    """A module whose forward maps observations (n, *shape) to action parameters (n, k) and values (n,).
+    """A module whose forward maps what `inputs` makes of n observations to action parameters (n, k) and values (n,).
 
     Version 0 are the weights that the module came with. `make_forward` makes a function of the weights as they are
     then that acts in the module's stead, and must be the same function as the module's own forward.
@@ -77,9 +39,12 @@ class TorchPolicy:
     Raises `PolicyError` for a module whose weights are not all tensors that numpy has a dtype for.
     """
 
+    exploration = Exploration.ON
+
     def __init__(
         self,
         module: torch.nn.Module,
+        inputs: Inputs,
         action: Space,
         distribution: Distribution,
         rng: np.random.Generator,
@@ -88,7 +53,9 @@ class TorchPolicy:
     ) -> None:
         self._module = module.eval()
         self._make_forward = make_forward
-        self._action = Column("action", action.shape, action.wire_dtype)
+        self._inputs = inputs
+        (leaf,) = leaves(action)
+        self._action = Column.of(leaf, "action")
         self._distribution = distribution
         self._rng = rng
         self.version = 0
@@ -119,27 +86,29 @@ class TorchPolicy:
         parameters = Column("parameters", (self._distribution.parameters,), _FLOAT32)
         return Recording((self._action, parameters, Column("value", (), _FLOAT32)), self._finish)
 
-    def act(self, observation: NDArray[Any]) -> Actions:
-        """Choose actions for observations of shape (n, *shape)."""
-        parameters, value = self._forward(observation)
+    def act(self, observation: Leaves) -> Actions:
+        """Choose actions for n observations: an array (n, *shape) for each leaf of their space."""
+        parameters, value = self._forward(self._inputs(observation))
         action = self._distribution.draw(parameters, self._rng)
-        return Actions((action, parameters, value), self._distribution.send(action))
+        return Actions((action, parameters, value), (self._distribution.send(action),))
 
     def _finish(self, drawn: Sequence[NDArray[Any]]) -> Sequence[NDArray[Any]]:
         action, parameters, value = drawn
         finished = [action, self._distribution.log_prob(parameters, action), value]
         return [*finished, self._distribution.send(action)] if self._distribution.columns else finished
 
-    def probe(self, observation: NDArray[Any]) -> None:
-        """Raise `PolicyError` unless the module answers observations (n, *shape) as it must, and acts by its answer."""
+    def probe(self, observation: Leaves) -> None:
+        """Raise `PolicyError` unless the module answers n observations as it must, and acts by its answer."""
+        given = self._inputs(observation)
         what = f"module {type(self._module).__name__}"
         try:
             with torch.inference_mode():
-                answer = self._module(torch.from_numpy(observation))
+                answer = self._module(_tensor(given))
         except Exception as error:
-            told = f"{observation.shape} of {observation.dtype}: {type(error).__name__}: {error}"
+            arrays = ", ".join(f"{leaf.shape} of {leaf.dtype}" for leaf in observation)
+            told = f"{arrays}: {type(error).__name__}: {error}"
             raise PolicyError(f"{what}: forward raised for observations {told}") from error
-        n, k = len(observation), self._distribution.parameters
+        n, k = len(observation[0]), self._distribution.parameters
         if not (isinstance(answer, tuple) and [type(part) for part in answer] == [torch.Tensor] * 2):
             raise PolicyError(f"{what}: forward must answer (parameters, value), two tensors")
         for name, tensor, shape in zip(("parameters", "value"), answer, ((n, k), (n,)), strict=True):
@@ -148,7 +117,7 @@ class TorchPolicy:
                 raise PolicyError(f"{what}: {name} {found}, not {shape} of float32")
         if self._make_forward is None:
             return
-        for name, acted, tensor in zip(("parameters", "value"), self._forward(observation), answer, strict=True):
+        for name, acted, tensor in zip(("parameters", "value"), self._forward(given), answer, strict=True):
             expected = tensor.numpy()
             distance = np.abs(acted - expected).max()
             # Not the other way round: a distance that is no number is too far as well.
@@ -183,11 +152,15 @@ class TorchPolicy:
                 ) from error
         return weights
 
-    def _module_forward(self, observation: NDArray[Any]) -> tuple[NDArray[Any], NDArray[Any]]:
+    def _module_forward(self, given: Any) -> tuple[NDArray[Any], NDArray[Any]]:
         with torch.inference_mode():
-            parameters, value = self._module(torch.from_numpy(observation))
+            parameters, value = self._module(given)
         # A view of a parameter keeps its gradient even here.
         return _numpy(parameters), _numpy(value)
+
+
+def _tensor(given: Any) -> Any:
+    return torch.from_numpy(given) if isinstance(given, np.ndarray) else given
 
 
 def _numpy(value: torch.Tensor) -> NDArray[Any]:

@@ -1,0 +1,239 @@
+"""The columnar log of a fragment, and how it becomes chunk rows.
+
+The loop appends one batch of rows per answer of the envs, of all of them or of those that were ready. When the fragment
+closes, one stable sort by env and one take per column turn it into chunk rows: no Python per env, step or episode.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow as pa
+
+from penstock_producers.fragment.episodes import Names, Standing
+from penstock_producers.fragment.log import NO_SEED, RowLog
+from penstock_producers.fragment.pieces import Pieces, Runs, pieces_of, runs_of
+from penstock_producers.fragment.recording import ActingPolicy, Recording
+from penstock_producers.fragment.split import longest_chunk, split
+from penstock_schemas.chunks import Ends
+from penstock_schemas.columns import list_column
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from numpy.typing import NDArray
+
+    from penstock_producers.envs.rows import Abort, Answer
+    from penstock_schemas.stream import StreamSpec
+
+
+@dataclass(frozen=True, slots=True)
+class ClosedFragment:
+    """A fragment's chunk rows, and what is worth counting of it.
+
+    Attributes:
+        batches: the chunk rows, a batch a message. Large observations are views of the log, and hold until the fragment
+            is appended to.
+        steps: how many steps they hold.
+        episode_return: of the episodes that ended by themselves, the parts of a cut one joined.
+        episode_length: of the same.
+        episode_version: the policy version that chose the last action of each.
+        aborts: what ended episodes by a fault.
+    """
+
+    batches: tuple[pa.RecordBatch, ...]
+    steps: int
+    episode_return: NDArray[np.float64]
+    episode_length: NDArray[np.int64]
+    episode_version: NDArray[np.int64]
+    aborts: tuple[Abort, ...]
+
+
+class Fragment:
+    """The rows of the running fragment, and where each env's episode stands.
+
+    Args:
+        spec: the stream.
+        num_envs: N.
+        capacity: how many rows of each env it takes, reset rows beside them not counted.
+        message_bytes: how many bytes of chunk rows a message holds.
+        recording: what the policy gives for every step; the stream's own columns where it is None.
+        cut_steps: after how many steps an episode is cut; None for never.
+
+    Raises `TooLargeError` where a single step takes more than that.
+    """
+
+    def __init__(
+        self,
+        spec: StreamSpec,
+        num_envs: int,
+        capacity: int,
+        message_bytes: int,
+        recording: Recording | None = None,
+        cut_steps: int | None = None,
+    ) -> None:
+        self._spec = spec
+        self._recording = recording or Recording.plain(spec)
+        self._longest = longest_chunk(spec, message_bytes)
+        self._message_bytes = message_bytes
+        self._cut_steps = cut_steps
+        self._capacity = capacity
+        self._log = RowLog(spec, num_envs, num_envs * (2 * capacity + 1), self._recording.columns)
+        self._standing = Standing(num_envs)
+        self._policies: list[ActingPolicy] = []
+        # How many rows an env has given at the most; how many each has given while others did not.
+        self._most = 0
+        self._alone = np.zeros(num_envs, np.int64)
+        # After a fault an env may be reset again and again without a step.
+        self._faulty = False
+        self._resets = np.zeros(num_envs, np.int64)
+
+    @property
+    def rows(self) -> int:
+        """The number of rows at hand, those carried over from the fragment before included."""
+        return self._log.count
+
+    @property
+    def full(self) -> bool:
+        """Whether an env has given as many rows as it may."""
+        return self._most >= self._capacity
+
+    def use(self, policy: ActingPolicy) -> None:
+        """Bind the actions that are sent from now on to this policy; a fragment has one from its start."""
+        kept = self._log.forget_policies()
+        self._policies = [*(self._policies[index] for index in kept), policy]
+
+    def sent(self, env: NDArray[np.int32], drawn: Sequence[NDArray[Any]]) -> None:
+        """Bind what the policy gave, in the order of the recording's columns, to the next step of these envs.
+
+        The arrays are kept until then.
+        """
+        self._log.acted(env, drawn, len(self._policies) - 1)
+
+    def append(self, answer: Answer) -> None:
+        """Copy what the envs answered."""
+        if answer.steps is not None:
+            self._log.steps(answer.steps)
+            self._count(answer.steps.env)
+        for abort in answer.aborts:
+            self._faulty = True
+            self._log.abort(abort)
+        if answer.resets is not None:
+            self._log.resets(answer.resets)
+            if self._faulty:
+                self._resets[answer.resets.env] += 1
+                self._most = max(self._most, int(self._resets.max()))
+
+    def close(self) -> ClosedFragment:
+        """Turn the rows into chunk rows, and begin the next fragment with the episodes that are open."""
+        log, standing = self._log, self._standing
+        runs = runs_of(log)
+        pieces = pieces_of(log, runs, standing.step(runs), self._cut_steps, self._longest)
+        names = standing.name(runs, pieces)
+        finished = standing.finish(log, runs)
+        closed = ClosedFragment(
+            self._to_batches(runs, pieces, names),
+            int(pieces.length.sum()),
+            finished.returns,
+            finished.length,
+            self._version()[log.policy[finished.tail]],
+            tuple(abort for _, abort in log.aborts),
+        )
+        log.carry(standing.go_on(runs, pieces, names))
+        self._most = 0
+        self._alone.fill(0)
+        self._resets.fill(0)
+        return closed
+
+    def _count(self, env: NDArray[np.int32]) -> None:
+        if len(env) == self._log.num_envs:
+            self._most += 1
+            return
+        before = int(self._alone.max())
+        self._alone[env] += 1
+        self._most += int(self._alone.max()) - before
+
+    def _version(self) -> NDArray[np.int64]:
+        return np.array([policy.version for policy in self._policies], np.int64)
+
+    def _to_batches(self, runs: Runs, pieces: Pieces, names: Names) -> tuple[pa.RecordBatch, ...]:
+        """Make the chunk rows, parted into messages; the lists of each are gathered for themselves, close by."""
+        log, rows = self._log, len(pieces.head)
+        columns = self._policy_columns(runs, pieces)
+        for name in ("env", "episode", "chunk", "first_step"):
+            columns[name] = pa.array(getattr(names, name))
+        columns["ends"] = pa.array(pieces.ends)
+        columns["continues"] = pa.array(names.continues, mask=(names.continues < 0) | (names.chunk > 0))
+        begins = (names.chunk == 0) & (pieces.head == runs.head[pieces.run])
+        head = runs.order[pieces.head]
+        seed = log.seed[head]
+        columns["seed"] = pa.array(seed, mask=~begins | (seed == NO_SEED))
+        with_options = np.flatnonzero(begins).tolist() if log.options else []
+        options = {row: log.options[int(head[row])] for row in with_options if int(head[row]) in log.options}
+        aborted = np.flatnonzero(pieces.ends == Ends.ABORTED).tolist() if runs.aborted else []
+        reasons = {row: runs.aborted[int(pieces.run[row])] for row in aborted}
+        sizes = self._spec.row_bytes + pieces.length * self._spec.step_bytes
+        for name, texts in (("reset_options", options), ("abort_reason", reasons)):
+            columns[name] = _texts(texts, rows)
+            for row, text in texts.items():
+                sizes[row] += len(text.encode())
+        return tuple(
+            self._to_batch(columns, runs, pieces.part(part), part)
+            for part in split(self._spec, sizes, self._message_bytes)
+        )
+
+    def _to_batch(self, fixed: dict[str, pa.Array], runs: Runs, pieces: Pieces, part: slice) -> pa.RecordBatch:
+        rows = part.stop - part.start
+        columns = {name: column.slice(part.start, rows) for name, column in fixed.items()} | self._lists(runs, pieces)
+        schema = self._spec.schema
+        return pa.RecordBatch.from_arrays([columns[name] for name in schema.names], schema=schema)
+
+    def _policy_columns(self, runs: Runs, pieces: Pieces) -> dict[str, pa.Array]:
+        used = self._log.policy[runs.order[np.minimum(pieces.head + 1, len(runs.order) - 1)]]
+        # An abort without a step is nobody's; it is put down to whoever acts now.
+        used = np.where(pieces.length > 0, used, len(self._policies) - 1)
+        digests = pa.array([policy.digest for policy in self._policies], pa.binary(32))
+        exploration = np.array([policy.exploration for policy in self._policies], np.uint8)
+        return {
+            "policy_version": pa.array(self._version()[used]),
+            "policy_digest": digests.take(pa.array(used)),
+            "exploration": pa.array(exploration[used]),
+        }
+
+    def _lists(self, runs: Runs, pieces: Pieces) -> dict[str, pa.Array]:
+        log, spec = self._log, self._spec
+        index, offsets = _ranges(pieces.head, pieces.length + 1)
+        index = runs.order[index]
+        columns = {
+            column.name: list_column(column, values.take(index), offsets)
+            for column, values in zip(spec.observation_columns, log.observation, strict=True)
+        }
+        for column, (values, valid) in zip(spec.infos, log.infos, strict=True):
+            columns[column.name] = list_column(column, np.take(values, index, axis=0), offsets, valid[index])
+        index, offsets = _ranges(pieces.head + 1, pieces.length)
+        index = runs.order[index]
+        reward = next(column for column in spec.columns if column.name == "reward")
+        columns["reward"] = list_column(reward, log.reward[index], offsets)
+        drawn = self._recording.finish([np.take(values, index, axis=0) for values in log.drawn])
+        for column, values in zip((*spec.action_columns, *spec.extras), drawn, strict=True):
+            columns[column.name] = list_column(column, values, offsets)
+        return columns
+
+
+def _texts(texts: Mapping[int, str], rows: int) -> pa.Array:
+    """Make a column of a few strings, by row, among many nulls."""
+    if not texts:
+        return pa.nulls(rows, pa.string())
+    column: list[str | None] = [None] * rows
+    for row, text in texts.items():
+        column[row] = text
+    return pa.array(column, pa.string())
+
+
+def _ranges(start: NDArray[Any], length: NDArray[Any]) -> tuple[NDArray[np.int64], NDArray[np.int32]]:
+    """Lay the ranges `start[i]:start[i] + length[i]` end to end; answer them, and the offset of each."""
+    ends = np.cumsum(length)
+    index = np.repeat(start - (ends - length), length) + np.arange(ends[-1] if len(ends) else 0)
+    return index, np.append(0, ends).astype(np.int32)

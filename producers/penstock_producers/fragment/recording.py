@@ -1,0 +1,46 @@
+"""What is recorded of every action, and which policy chose it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from penstock_schemas.chunks import Exploration
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from numpy.typing import NDArray
+
+    from penstock_schemas.columns import Column
+    from penstock_schemas.stream import StreamSpec
+
+
+@dataclass(frozen=True, slots=True)
+class ActingPolicy:
+    """Which weights acted, and how actions were chosen."""
+
+    version: int
+    digest: bytes
+    exploration: Exploration = Exploration.ON
+
+
+@dataclass(frozen=True, slots=True)
+class Recording:
+    """What is copied of every action, and how the stream's columns come of it when a fragment closes.
+
+    What can be computed later is computed then, for a whole fragment at once: at an env's batch sizes a numpy call
+    costs more than what it computes.
+
+    Attributes:
+        columns: what the policy gives for each step, the action's leaves first.
+        finish: maps those columns, an item a step, to the stream's action columns and extras.
+    """
+
+    columns: tuple[Column, ...]
+    finish: Callable[[Sequence[NDArray[Any]]], Sequence[NDArray[Any]]]
+
+    @classmethod
+    def plain(cls, spec: StreamSpec) -> Recording:
+        """The policy gives the stream's own columns."""
+        return cls((*spec.action_columns, *spec.extras), lambda values: values)

@@ -1,0 +1,88 @@
+"""Where the observations of a fragment lie: small ones in the order of the log, large ones env by env."""
+
+from __future__ import annotations
+
+from math import prod
+from typing import TYPE_CHECKING, Any, Protocol
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from penstock_schemas.columns import Column
+
+# From here on copying a value costs more than finding its place.
+_LARGE_BYTES = 1024
+
+
+class Values(Protocol):
+    """One value for each row of the log."""
+
+    def put(self, rows: slice, env: NDArray[np.int32], values: NDArray[Any]) -> None:
+        """Copy the values of rows that are logged now, which are of these envs."""
+        ...
+
+    def take(self, rows: NDArray[np.intp]) -> NDArray[Any]:
+        """Gather the values of rows; they may be a view, which holds until the next `put` or `carry`."""
+        ...
+
+    def carry(self, rows: NDArray[np.intp], env: NDArray[np.int32]) -> None:
+        """Begin anew with these rows, which are of these envs."""
+        ...
+
+
+def values_of(column: Column, rows: int, num_envs: int) -> Values:
+    """Make room for so many rows."""
+    large = not column.is_text and column.item_bytes >= _LARGE_BYTES
+    return _EnvByEnv(column, rows, num_envs) if large else _InOrder(column, rows)
+
+
+class _InOrder:
+    def __init__(self, column: Column, rows: int) -> None:
+        self._values = np.empty((rows, *column.shape), column.dtype)
+
+    def put(self, rows: slice, env: NDArray[np.int32], values: NDArray[Any]) -> None:
+        del env
+        self._values[rows] = values
+
+    def take(self, rows: NDArray[np.intp]) -> NDArray[Any]:
+        taken: NDArray[Any] = np.take(self._values, rows, axis=0)
+        return taken
+
+    def carry(self, rows: NDArray[np.intp], env: NDArray[np.int32]) -> None:
+        del env
+        self._values[: len(rows)] = self._values[rows]
+
+
+class _EnvByEnv:
+    """The values of each env lie end to end, so that those of a chunk need not be gathered."""
+
+    def __init__(self, column: Column, rows: int, num_envs: int) -> None:
+        each = rows // num_envs + 1
+        self._shape = column.shape
+        # In two dimensions, so that each value is copied as one run of bytes.
+        self._values = np.empty((num_envs * each, prod(column.shape)), column.dtype)
+        self._starts = np.arange(num_envs) * each
+        self._next = self._starts.copy()
+        self._place = np.empty(rows, np.intp)
+
+    def put(self, rows: slice, env: NDArray[np.int32], values: NDArray[Any]) -> None:
+        place = self._next[env]
+        self._place[rows] = place
+        self._values[place] = values.reshape(len(env), -1)
+        self._next[env] = place + 1
+
+    def take(self, rows: NDArray[np.intp]) -> NDArray[Any]:
+        place = self._place[rows]
+        if len(place) and place[-1] - place[0] == len(place) - 1 and (np.diff(place) == 1).all():
+            taken = self._values[place[0] : place[-1] + 1]
+        else:
+            taken = np.take(self._values, place, axis=0)
+        return taken.reshape(len(rows), *self._shape)
+
+    def carry(self, rows: NDArray[np.intp], env: NDArray[np.int32]) -> None:
+        self._values[self._starts[env]] = self._values[self._place[rows]]
+        self._next = self._starts.copy()
+        self._next[env] += 1
+        self._place[: len(rows)] = self._starts[env]

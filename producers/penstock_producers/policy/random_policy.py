@@ -1,0 +1,100 @@
+"""Random actions: the policy of whoever has none yet."""
+
+from __future__ import annotations
+
+from math import prod
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from penstock_producers.fragment import Recording
+from penstock_producers.policy.base import Actions
+from penstock_schemas.chunks import Exploration
+from penstock_schemas.columns import Column
+from penstock_schemas.errors import PolicyRejectedError
+from penstock_schemas.policies import PolicyRecord, digest
+from penstock_schemas.spaces import Box, Discrete, LeafSpace, MultiDiscrete, Space, Text, leaves
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from penstock_schemas.spaces import Leaves
+
+_ALPHABET = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789"
+
+
+class RandomPolicy:
+    """Draws from the action space without looking: uniformly where it is bounded, else as gymnasium's spaces do.
+
+    It has no weights, so every version that is published is refused.
+    """
+
+    version = 0
+    exploration = Exploration.RANDOM
+    mapping = "identity"
+    extras: tuple[Column, ...] = ()
+
+    def __init__(self, action: Space, rng: np.random.Generator) -> None:
+        self._spaces = [leaf.space for leaf in leaves(action)]
+        self._rng = rng
+        self.digest = digest({}, {})
+        columns = tuple(Column.of(leaf, "action") for leaf in leaves(action))
+        self.recording = Recording(columns, lambda values: values)
+
+    def act(self, observation: Leaves) -> Actions:
+        """Draw an action for each of n observations."""
+        drawn = tuple(_draw(space, len(observation[0]), self._rng) for space in self._spaces)
+        return Actions(drawn, drawn)
+
+    def check(self, record: PolicyRecord) -> None:
+        """Refuse every version."""
+        detail = f"policy version {record.version}: random actions have no weights; choose another --policy"
+        raise PolicyRejectedError("random", detail)
+
+    def load(self, record: PolicyRecord) -> None:
+        """Refuse every version."""
+        self.check(record)
+
+
+def _draw(space: LeafSpace, n: int, rng: np.random.Generator) -> NDArray[Any]:
+    if isinstance(space, Discrete):
+        return rng.integers(space.start, space.start + space.n, n)
+    if isinstance(space, MultiDiscrete):
+        start = np.asarray(space.start)
+        return rng.integers(start, start + np.asarray(space.nvec), (n, len(start))).reshape(n, *space.shape)
+    if isinstance(space, Text):
+        return np.array([_text(space, rng) for _ in range(n)] + [None], object)[:-1]
+    if isinstance(space, Box):
+        return _box(space, n, rng)
+    return rng.integers(0, 2, (n, *space.shape), np.int8)
+
+
+def _text(space: Text, rng: np.random.Generator) -> str:
+    length = int(rng.integers(space.min_length, space.max_length + 1))
+    return "".join(rng.choice(list(_ALPHABET if space.characters is None else sorted(space.characters)), length))
+
+
+def _box(space: Box, n: int, rng: np.random.Generator) -> NDArray[Any]:
+    size = prod(space.shape)
+    low, high = (np.broadcast_to(np.asarray(bounds, np.float64), size) for bounds in (space.low, space.high))
+    if space.dtype.kind != "f":
+        low, high = np.maximum(low, _least(space)), np.minimum(high, _most(space))
+        drawn = np.floor(rng.uniform(low, np.nextafter(high + 1, low), (n, size)))
+        return np.clip(drawn, low, high).astype(space.dtype).reshape(n, *space.shape)
+    bounded = np.isfinite(low) & np.isfinite(high)
+    drawn = rng.standard_normal((n, size))
+    below, above = np.isfinite(low) & ~bounded, np.isfinite(high) & ~bounded
+    drawn[:, below] = low[below] + rng.standard_exponential((n, below.sum()))
+    drawn[:, above] = high[above] - rng.standard_exponential((n, above.sum()))
+    drawn[:, bounded] = rng.uniform(low[bounded], high[bounded], (n, bounded.sum()))
+    # A bound rounded to the box's dtype is the bound; a draw rounded past it is not.
+    cast: NDArray[Any] = np.clip(drawn.astype(space.dtype), low.astype(space.dtype), high.astype(space.dtype))
+    return cast.reshape(n, *space.shape)
+
+
+def _least(space: Box) -> float:
+    return 0.0 if space.dtype == np.bool_ else float(np.iinfo(space.dtype).min)
+
+
+def _most(space: Box) -> float:
+    return 1.0 if space.dtype == np.bool_ else float(np.iinfo(space.dtype).max)
