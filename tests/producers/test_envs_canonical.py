@@ -1,74 +1,34 @@
 from __future__ import annotations
 
 import signal
-from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
+import gymnasium
 import numpy as np
 import pytest
-from gymnasium.vector import AutoresetMode, SyncVectorEnv
+from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from penstock_producers.envs import CanonicalEnv, Rows, make_env
+from penstock_producers.envs.canonical import CanonicalEnv
+from penstock_producers.envs.seeds import Seeds
+from penstock_producers.envs.source import EnvSource
+from penstock_producers.envs.vectorized import make_vector
 from penstock_schemas.errors import EnvError, SpaceError
-from tests.producers.envs_that_end import ALWAYS_ENDS
+from tests.producers import env_zoo
+from tests.producers.canonical_episodes import Episode, record, zeros
+from tests.producers.envs_that_end import AlwaysEnds
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
-    from gymnasium.vector import AsyncVectorEnv
+    from penstock_producers.envs.rows import Answer, Rows
+
+    AnyEnv = gymnasium.Env[Any, Any]
 
 ZOO = "tests.producers.env_zoo"
 MODES = tuple(AutoresetMode)
-
-
-@dataclass
-class Episode:
-    observations: list[list[float]]
-    rewards: list[float] = field(default_factory=list)
-    end: tuple[bool, bool] | None = None
-
-
-def record(env: CanonicalEnv, episodes: int, seed: int, action: Any = None) -> list[list[Episode]]:
-    """Each env's episodes until each has ended `episodes`, told from the canonical rows alone."""
-    recorded: list[list[Episode]] = [[] for _ in range(env.num_envs)]
-    current = np.empty((env.num_envs, *(env.observation_space.shape or ())))
-    answer: tuple[Rows, ...] = (env.reset(seed),)
-    for _ in range(1000):
-        for rows in answer:
-            assert np.all(np.diff(rows.env) > 0)
-            assert rows.env.dtype == np.int32
-            assert rows.reward.dtype == env.reward_dtype
-            assert rows.observation.dtype == env.observation_space.dtype
-            assert {len(column) for column in rows if column is not None} == {len(rows.env)}
-            current[rows.env] = rows.observation
-            for i, observation, reward, terminated, truncated, first in zip(
-                rows.env.tolist(),
-                rows.observation.tolist(),
-                rows.reward.tolist(),
-                rows.terminated.tolist(),
-                rows.truncated.tolist(),
-                rows.first.tolist(),
-                strict=True,
-            ):
-                mine = recorded[i]
-                if first:
-                    assert not mine or mine[-1].end is not None
-                    assert not terminated
-                    assert not truncated
-                    mine.append(Episode([observation]))
-                else:
-                    assert mine[-1].end is None
-                    mine[-1].observations.append(observation)
-                    mine[-1].rewards.append(reward)
-                    if terminated or truncated:
-                        mine[-1].end = (terminated, truncated)
-        assert np.array_equal(env.observation, current)
-        if all(sum(episode.end is not None for episode in mine) >= episodes for mine in recorded):
-            return [mine[:episodes] for mine in recorded]
-        answer = env.step(np.zeros(env.num_envs, np.int64) if action is None else action())
-    pytest.fail(f"after 1000 steps not every env has ended {episodes} episodes")
 
 
 def expected(num_envs: int, episodes: int, seed: int, longest: int) -> list[list[Episode]]:
@@ -79,41 +39,70 @@ def expected(num_envs: int, episodes: int, seed: int, longest: int) -> list[list
         course = []
         for e in range(episodes):
             length = int(generator.integers(1, longest + 1))
+            observations: list[tuple[Any, ...]] = [([own, e, step],) for step in range(length + 1)]
             course.append(
                 Episode(
-                    observations=[[own, e, step] for step in range(length + 1)],
+                    observations=observations,
                     rewards=[1000.0 * e + step for step in range(1, length + 1)],
                     end=(e % 3 != 1, e % 3 != 0),
+                    infos=[()] * (length + 1),
                 )
             )
         courses.append(course)
     return courses
 
 
-def make(kind: str, mode: AutoresetMode, num_envs: int, longest: int) -> CanonicalEnv:
+def unseeded(recorded: list[list[Episode]]) -> list[list[Episode]]:
+    for episode in (episode for mine in recorded for episode in mine):
+        episode.seed = None
+    return recorded
+
+
+def vectorized(make: Callable[[], AnyEnv], num_envs: int, kind: str, mode: AutoresetMode) -> Any:
+    kinds: dict[str, Any] = {"sync": SyncVectorEnv, "async": AsyncVectorEnv}
+    return kinds[kind]([make] * num_envs, copy=False, autoreset_mode=mode)
+
+
+def counting(kind: str, mode: AutoresetMode, num_envs: int, longest: int, seed: int = 0) -> CanonicalEnv:
     if kind == "own":
-        kwargs = {"mode": mode.name, "longest": longest}
-        return make_env(f"{ZOO}:CountingVectorEnv", num_envs, kwargs=kwargs)
-    vectorization: Any = kind
-    return make_env(
-        f"{ZOO}:CountingEnv",
-        num_envs,
-        kwargs={"longest": longest},
-        vectorization=vectorization,
-        autoreset=mode,
-    )
+        return CanonicalEnv(env_zoo.CountingVectorEnv(num_envs, mode.name, longest), "counting", seed=seed)
+    return CanonicalEnv(vectorized(partial(env_zoo.CountingEnv, longest), num_envs, kind, mode), seed=seed)
+
+
+def cart_pole(num_envs: int, seed: int | None = None, **kwargs: Any) -> CanonicalEnv:
+    made = gymnasium.make_vec("CartPole-v1", num_envs, vectorization_mode="vector_entry_point", **kwargs)
+    return CanonicalEnv(made, seed=seed)
+
+
+def step(env: CanonicalEnv, action: Any = 0) -> Answer:
+    env.send(np.arange(env.num_envs, dtype=np.int32), (np.full(env.num_envs, action),))
+    return env.recv()
+
+
+def steps_of(answer: Answer) -> Rows:
+    assert answer.steps is not None
+    return answer.steps
 
 
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("kind", ["sync", "async", "own"])
 def test_every_vectorization_and_mode_gives_the_same_episodes(kind: str, mode: AutoresetMode) -> None:
-    env = make(kind, mode, num_envs=4, longest=5)
+    env = counting(kind, mode, num_envs=4, longest=5, seed=7)
     try:
         assert env.autoreset_mode is mode
-        assert record(env, 9, seed=7) == expected(4, 9, seed=7, longest=5)
-        # A reset in the middle of episodes starts anew.
-        env.step(np.zeros(4, np.int64))
-        assert record(env, 3, seed=40) == expected(4, 3, seed=40, longest=5)
+        recorded = record(env, 9, zeros)
+        seeds = [[episode.seed for episode in mine] for mine in recorded]
+        first = [[None if kind == "own" else 7 + i, *[None] * 8] for i in range(4)]
+        assert seeds == first
+        courses = expected(4, 30, seed=7, longest=5)
+        assert unseeded(recorded) == [course[:9] for course in courses]
+        # A reset in the middle of episodes begins new ones, unseeded.
+        step(env)
+        again = record(env, 3, zeros)
+        for i, mine in enumerate(again):
+            begun = mine[0].observations[0][0][1]
+            assert begun >= 9
+            assert mine == courses[i][int(begun) : int(begun) + 3]
     finally:
         env.close()
 
@@ -129,90 +118,139 @@ def test_every_vectorization_and_mode_gives_the_same_episodes(kind: str, mode: A
 def test_any_lengths_give_the_same_episodes(
     kind: str, mode: AutoresetMode, num_envs: int, longest: int, seed: int
 ) -> None:
-    env = make(kind, mode, num_envs, longest)
-    assert record(env, 6, seed) == expected(num_envs, 6, seed, longest)
+    env = counting(kind, mode, num_envs, longest, seed)
+    assert unseeded(record(env, 6, zeros)) == expected(num_envs, 6, seed, longest)
 
 
-@pytest.mark.parametrize("vectorization", ["sync", "async"])
-def test_the_default_mode_keeps_the_last_observation_of_an_env_that_reuses_its_buffer(vectorization: Any) -> None:
-    env = make_env(f"{ZOO}:CountingEnv", 3, kwargs={"one_buffer": True}, vectorization=vectorization)
+@pytest.mark.parametrize("mode", [AutoresetMode.NEXT_STEP, AutoresetMode.DISABLED])
+@pytest.mark.parametrize("kind", ["sync", "async"])
+def test_the_last_observation_of_an_env_that_reuses_its_buffer_is_kept(kind: str, mode: AutoresetMode) -> None:
+    env = CanonicalEnv(vectorized(partial(env_zoo.CountingEnv, one_buffer=True), 3, kind, mode), seed=1)
     try:
-        assert record(env, 5, seed=1) == expected(3, 5, seed=1, longest=5)
+        assert unseeded(record(env, 5, zeros)) == expected(3, 5, seed=1, longest=5)
     finally:
         env.close()
 
 
-def test_one_answer_per_step_with_next_step_and_reset_rows_apart_with_the_others() -> None:
+def test_one_batch_of_rows_per_step_with_next_step_and_reset_rows_apart_with_the_others() -> None:
     for mode in MODES:
-        env = make("own", mode, num_envs=2, longest=1)
-        assert env.reset(seed=0).first.all()
-        answer = env.step(np.zeros(2, np.int64))
-        assert not answer[0].first.any()
+        env = counting("own", mode, num_envs=2, longest=1)
+        begun = env.reset()
+        assert begun.steps is None
+        assert begun.resets is not None
+        assert begun.resets.first.all()
+        answer = step(env)
+        assert not steps_of(answer).first.any()
         if mode is AutoresetMode.NEXT_STEP:
-            assert len(answer) == 1
-            (second,) = env.step(np.zeros(2, np.int64))
-            assert second.first.all()
+            assert answer.resets is None
+            second = step(env)
+            assert steps_of(second).first.all()
+            assert second.resets is None
         else:
-            assert len(answer) == 2
-            assert answer[1].first.all()
+            assert answer.resets is not None
+            assert answer.resets.first.all()
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_nothing_is_answered_to_no_action(mode: AutoresetMode) -> None:
+    env = counting("own", mode, num_envs=2, longest=5)
+    env.reset()
+    step(env)
+    for _ in range(2):
+        answer = env.recv()
+        assert (answer.steps, answer.aborts, answer.resets) == (None, (), None)
+        assert answer.ready.shape == (0,)
+        assert [leaf.shape for leaf in answer.observation] == [(0, 3)]
+    env.send(np.arange(2, dtype=np.int32), (np.zeros(2, np.int64),))
+    env.reset()
+    assert env.recv().steps is None
+    with pytest.raises(ValueError, match="actions of 1 envs, but all 2 step together"):
+        env.send(np.zeros(1, np.int32), (np.zeros(1, np.int64),))
+
+
+@pytest.mark.parametrize("dtype", [np.int8, np.uint8, np.int32, np.int64])
+def test_actions_of_any_dtype_arrive_as_the_space_says(dtype: Any) -> None:
+    heard: list[Any] = []
+    made = env_zoo.ListeningEnv(3, heard)
+    stepped = made.step
+    seen: list[Any] = []
+
+    def spy(actions: Any) -> Any:
+        seen.append(actions)
+        return stepped(actions)
+
+    env = CanonicalEnv(made)
+    env.reset()
+    made.step = spy  # type: ignore[method-assign]  # to see the array itself
+    env.send(np.arange(3, dtype=np.int32), (np.array([0, 1, 1], dtype),))
+    env.recv()
+    assert (seen[0].dtype, seen[0].tolist()) == (np.int64, [0, 1, 1])
 
 
 def test_flags_of_a_reset_row_are_false_whatever_the_env_says() -> None:
-    env = make_env(f"{ZOO}:LateFlagsEnv", 4)
-    assert record(env, 6, seed=3) == expected(4, 6, seed=3, longest=5)
+    env = CanonicalEnv(env_zoo.LateFlagsEnv(4), seed=3)
+    assert record(env, 6, zeros) == expected(4, 6, seed=3, longest=5)
 
 
-@pytest.mark.parametrize("vectorization", ["sync", "async"])
-def test_gymnasiums_own_vectorizers_tell_the_seed_of_each_env(vectorization: Any) -> None:
-    env = make_env(f"{ZOO}:CountingEnv", 3, vectorization=vectorization)
+@pytest.mark.parametrize("kind", ["sync", "async"])
+def test_gymnasiums_own_vectorizers_tell_the_seed_of_each_env_once(kind: str) -> None:
+    env = CanonicalEnv(vectorized(env_zoo.CountingEnv, 3, kind, AutoresetMode.NEXT_STEP), seed=11)
     try:
-        rows = env.reset(seed=11)
+        rows = env.reset().resets
+        assert rows is not None
         assert rows.seed is not None
         assert rows.seed.dtype == np.int64
-        assert rows.seed.tolist() == rows.observation[:, 0].tolist() == [11, 12, 13]
-        assert env.reset().seed is None
-        assert all(rows.seed is None for rows in env.step(np.zeros(3, np.int64)))
+        assert rows.seed.tolist() == rows.observation[0][:, 0].tolist() == [11, 12, 13]
+        again = env.reset().resets
+        assert again is not None
+        assert again.seed is None
+        assert again.observation[0][:, 1].tolist() == [1, 1, 1]  # the second episode of the same seed
+        assert steps_of(step(env)).seed is None
     finally:
         env.close()
 
 
 def test_a_ready_made_vector_env_has_no_seed_per_env() -> None:
-    assert make_env("CartPole-v1", 2).reset(seed=1).seed is None
+    rows = cart_pole(2, seed=1).reset().resets
+    assert rows is not None
+    assert rows.seed is None
 
 
 def test_reward_dtype_is_known_before_the_first_step() -> None:
-    assert make_env("CartPole-v1", 2).reward_dtype == np.float32
-    assert make_env("CartPole-v1", 2, vectorization="sync").reward_dtype == np.float64
+    assert cart_pole(2).reward_dtype == np.float32
+    assert CanonicalEnv(gymnasium.make_vec("CartPole-v1", 2, vectorization_mode="sync")).reward_dtype == np.float64
 
 
 def test_unseeded_resets_differ_between_two_envs() -> None:
-    first, second = make_env("CartPole-v1", 2), make_env("CartPole-v1", 2)
+    first, second = cart_pole(2), cart_pole(2)
     assert not np.array_equal(first.reset().observation, second.reset().observation)
 
 
 def test_the_trial_step_takes_the_same_actions_each_time() -> None:
     heard: list[Any] = []
     for _ in range(2):
-        make_env(f"{ZOO}:ListeningEnv", 32, kwargs={"heard": heard})
+        CanonicalEnv(env_zoo.ListeningEnv(32, heard))
     assert heard[0] == heard[1]
     assert len(heard) == 2
 
 
-def test_seeded_resets_are_the_same_although_a_step_was_tried_before() -> None:
-    first, second = make_env("CartPole-v1", 2), make_env("CartPole-v1", 2)
-    second.reset()
-    second.step(np.zeros(2, np.int64))
-    assert np.array_equal(first.reset(seed=5).observation, second.reset(seed=5).observation)
+def test_seeded_resets_are_the_same_although_steps_were_tried_before() -> None:
+    first = cart_pole(2, seed=5)
+    made = gymnasium.make_vec("CartPole-v1", 2, vectorization_mode="vector_entry_point")
+    made.reset()
+    made.step(np.zeros(2, np.int64))
+    second = CanonicalEnv(made, seed=5)
+    assert np.array_equal(first.reset().observation, second.reset().observation)
 
 
 def test_cart_pole_episodes_follow_its_physics_to_their_last_observation() -> None:
-    env = make_env("CartPole-v1", 16, kwargs={"max_episode_steps": 30})
+    env = cart_pole(16, seed=2, max_episode_steps=30)
     generator = np.random.default_rng(0)
-    recorded = record(env, 20, seed=2, action=lambda: generator.integers(0, 2, 16))
+    recorded = record(env, 20, lambda ready, _: (generator.integers(0, 2, len(ready)),))
     episodes = [episode for mine in recorded for episode in mine]
     assert {episode.end for episode in episodes} >= {(True, False), (False, True)}
     for episode in episodes:
-        observations = np.array(episode.observations)
+        observations = np.array([observation for (observation,) in episode.observations])
         assert len(observations) == len(episode.rewards) + 1
         assert episode.rewards == [1.0] * len(episode.rewards)
         # No reset hides between two steps: positions move by the velocities.
@@ -226,59 +264,64 @@ def test_cart_pole_episodes_follow_its_physics_to_their_last_observation() -> No
 
 
 def test_an_env_that_ignores_the_reset_mask_is_refused_at_its_first_partial_reset() -> None:
-    env = make_env(f"{ZOO}:MaskIgnoringEnv", 4, kwargs={"mode": "DISABLED", "longest": 9})
+    env = CanonicalEnv(env_zoo.MaskIgnoringEnv(4, "DISABLED", 9), "MaskIgnoringEnv", seed=0)
     with pytest.raises(EnvError, match=r"MaskIgnoringEnv.*DISABLED.*ignores options\['reset_mask'\]: envs \[.*\]"):
-        record(env, 3, seed=0)
+        record(env, 3, zeros)
+
+
+def always_ending() -> tuple[CanonicalEnv, SyncVectorEnv]:
+    made = vectorized(partial(AlwaysEnds, resets=1), 2, "sync", AutoresetMode.DISABLED)
+    return CanonicalEnv(made, "AlwaysEnds"), made
 
 
 def test_a_reset_that_raises_costs_no_step_where_it_is_asked_for() -> None:
-    env = make_env(ALWAYS_ENDS, 2, kwargs={"resets": 1}, autoreset=AutoresetMode.DISABLED)
+    env, _ = always_ending()
     env.reset()
-    (rows,) = env.step(np.zeros(2, np.int64))
+    answer = step(env)
+    rows = steps_of(answer)
+    assert answer.resets is None
     assert (rows.reward.tolist(), rows.terminated.tolist(), rows.first.tolist()) == ([1, 1], [True] * 2, [False] * 2)
-    assert np.array_equal(rows.observation, np.ones((2, 1), np.float32))
+    assert np.array_equal(rows.observation[0], np.ones((2, 1), np.float32))
     for _ in range(2):
-        with pytest.raises(EnvError, match=r"AlwaysEnds'.*reset\(\) raised RuntimeError: no more resets"):
-            env.step(np.zeros(2, np.int64))
+        with pytest.raises(EnvError, match=r"AlwaysEnds.*reset\(\) raised RuntimeError: no more resets"):
+            step(env)
     env.close()
 
 
 def test_a_later_reset_forgets_one_that_raised() -> None:
-    env = make_env(ALWAYS_ENDS, 2, kwargs={"resets": 1}, autoreset=AutoresetMode.DISABLED)
+    env, made = always_ending()
     env.reset()
-    env.step(np.zeros(2, np.int64))
-    mend = env._env.unwrapped
-    assert isinstance(mend, SyncVectorEnv)
-    mend.set_attr("resets", 3)
-    assert env.reset().first.all()
-    assert len(env.step(np.zeros(2, np.int64))) == 2
+    step(env)
+    made.set_attr("resets", 3)
+    assert env.reset().resets is not None
+    assert step(env).resets is not None
     env.close()
 
 
 @pytest.mark.parametrize(
     ("factory", "message"),
     [
-        ("ForgetfulEnv", r"SAME_STEP, but envs \[.*\] are done without an infos\['final_obs'\]"),
-        ("NarrowFinalEnv", r"final_obs must be an array of shape \(\d, 3\) .* but is shape \(\d, 2\)"),
+        (env_zoo.ForgetfulEnv, r"SAME_STEP, but envs \[.*\] are done without an infos\['final_obs'\]"),
+        (env_zoo.NarrowFinalEnv, r"final_obs must be an array of shape \(\d, 3\) .* but is shape \(\d, 2\)"),
     ],
 )
-def test_a_last_observation_that_is_lost_is_an_error(factory: str, message: str) -> None:
-    env = make_env(f"{ZOO}:{factory}", 3, kwargs={"mode": "SAME_STEP"})
+def test_a_last_observation_that_is_lost_is_an_error(factory: Any, message: str) -> None:
+    env = CanonicalEnv(factory(3, "SAME_STEP"))
     with pytest.raises(EnvError, match=message):
-        record(env, 3, seed=0)
+        record(env, 3, zeros)
 
 
 @pytest.mark.parametrize(("mode", "declared"), [("absent", "none"), (None, "none"), ("NextStep", "'NextStep'")])
 def test_an_env_without_a_known_autoreset_mode_is_refused(mode: Any, declared: str) -> None:
-    with pytest.raises(EnvError, match=rf"moded'.*autoreset_mode.*but is {declared}: .*declare the mode"):
-        make_env(f"{ZOO}:moded", 2, kwargs={"mode": mode})
+    with pytest.raises(EnvError, match=rf"moded.*autoreset_mode.*but is {declared}: .*declare the mode"):
+        CanonicalEnv(env_zoo.moded(2, mode), "moded")
 
 
-def test_a_space_that_is_not_one_array_is_refused() -> None:
-    with pytest.raises(
-        SpaceError, match=r"dict_space'.*observation space Dict: .*only Box and Discrete.*FlattenObservation"
-    ):
-        make_env(f"{ZOO}:dict_space", 2)
+def test_a_space_that_is_not_mapped_is_refused() -> None:
+    made = env_zoo.CountingVectorEnv(2)
+    made.single_action_space = gymnasium.spaces.Sequence(gymnasium.spaces.Discrete(2))
+    with pytest.raises(SpaceError, match=r"environment special: action space: .*Sequence is not mapped.*TransformAc"):
+        CanonicalEnv(made, "special")
 
 
 @pytest.mark.parametrize(
@@ -294,12 +337,22 @@ def test_a_space_that_is_not_one_array_is_refused() -> None:
 )
 def test_arrays_that_are_not_what_the_spaces_say_are_an_error(what: str, message: str) -> None:
     def run() -> None:
-        env = make_env(f"{ZOO}:MisfitEnv", 2, kwargs={"what": what})
+        env = CanonicalEnv(env_zoo.MisfitEnv(2, what))
         env.reset()
-        env.step(np.zeros(2, np.int64))
+        step(env)
 
     with pytest.raises(EnvError, match=message):
         run()
+
+
+def test_infos_that_are_no_dict_are_an_error() -> None:
+    made = env_zoo.CountingVectorEnv(2)
+    env = CanonicalEnv(made)
+    env.reset()
+    answer = made.step(np.zeros(2))
+    made.step = lambda actions: (*answer[:4], None)  # type: ignore[method-assign]  # broken on purpose
+    with pytest.raises(EnvError, match="infos must be a dict, but is a NoneType"):
+        step(env)
 
 
 @pytest.fixture
@@ -311,20 +364,25 @@ def children() -> Iterator[list[Any]]:
         process.kill()
 
 
+def sourced(factory: str, num_envs: int, kind: Any, seeds: int = 0, **kwargs: Any) -> CanonicalEnv:
+    source = EnvSource(f"{ZOO}:{factory}", kwargs)
+    return make_vector(source, num_envs, kind, autoreset=None, seeds=Seeds(seeds, "producer"), infos=())
+
+
 def workers(env: CanonicalEnv) -> list[Any]:
     base: AsyncVectorEnv = env._env.unwrapped  # type: ignore[assignment]  # made so above
     return base.processes
 
 
-@pytest.mark.parametrize("vectorization", ["sync", "async"])
-def test_an_env_that_raises_is_named_with_its_error(vectorization: Any, children: list[Any]) -> None:
-    env = make_env(f"{ZOO}:FailingEnv", 2, vectorization=vectorization)
-    children += workers(env) if vectorization == "async" else []
+@pytest.mark.parametrize("kind", ["sync", "async"])
+def test_an_env_that_raises_is_named_with_its_error(kind: str, children: list[Any]) -> None:
+    env = sourced("FailingEnv", 2, kind)
+    children += workers(env) if kind == "async" else []
     env.reset()
-    env.step(np.zeros(2, np.int64))
-    env.step(np.zeros(2, np.int64))
+    step(env)
+    step(env)
     with pytest.raises(EnvError, match=r"FailingEnv'.*step\(\) raised ValueError: the pole is missing") as raised:
-        env.step(np.zeros(2, np.int64))
+        step(env)
     assert isinstance(raised.value.__cause__, ValueError)
     env.close()
     assert not any(process.is_alive() for process in children)
@@ -335,13 +393,14 @@ def test_a_worker_that_dies_is_an_error_and_close_ends_the_others(
     dying: int, children: list[Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("penstock_producers.envs.closing._ANSWER_TIMEOUT_S", 0.2)
-    env = make_env(f"{ZOO}:FailingEnv", 2, kwargs={"dying": dying}, vectorization="async")
+    made = vectorized(partial(env_zoo.FailingEnv, dying), 2, "async", AutoresetMode.NEXT_STEP)
+    env = CanonicalEnv(made, "FailingEnv", seed=0)
     children += workers(env)
-    env.reset(seed=0)
-    env.step(np.zeros(2, np.int64))
-    env.step(np.zeros(2, np.int64))
-    with pytest.raises(EnvError, match=r"FailingEnv'.*step\(\) raised"):
-        env.step(np.zeros(2, np.int64))
+    env.reset()
+    step(env)
+    step(env)
+    with pytest.raises(EnvError, match=r"FailingEnv.*step\(\) raised"):
+        step(env)
     assert children[1 - dying].is_alive()
     env.close()
     env.close()
@@ -349,7 +408,7 @@ def test_a_worker_that_dies_is_an_error_and_close_ends_the_others(
 
 
 def test_close_ends_every_worker(children: list[Any]) -> None:
-    env = make_env(f"{ZOO}:CountingEnv", 3, vectorization="async")
+    env = sourced("CountingEnv", 3, "async")
     children += workers(env)
     env.reset()
     assert all(process.is_alive() for process in children)
@@ -363,26 +422,26 @@ def test_workers_leave_interrupts_to_their_parent_and_can_be_terminated(children
 
     before = signal.signal(signal.SIGTERM, handler)
     try:
-        env = make_env(f"{ZOO}:SignalledEnv", 2, vectorization="async")
+        env = sourced("SignalledEnv", 2, "async")
         children += workers(env)
         assert signal.getsignal(signal.SIGTERM) is handler
         assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
-        rows = env.reset()
-        assert rows.observation[:, 0].tolist() == [process.pid for process in children]
-        assert rows.observation[:, 1].tolist() == [1.0, 1.0]
-        env.step(np.zeros(2, np.int64))
+        (observation,) = env.reset().observation
+        assert observation[:, 0].tolist() == [process.pid for process in children]
+        assert observation[:, 1].tolist() == [1.0, 1.0]
+        step(env)
         env.close()
     finally:
         signal.signal(signal.SIGTERM, before)
 
 
 def test_a_wrapped_vector_env_keeps_its_seeds_and_ends_its_workers(children: list[Any]) -> None:
-    env = make_env(f"{ZOO}:wrapped", 2)
+    env = CanonicalEnv(env_zoo.wrapped(2), seed=8)
     children += workers(env)
-    rows = env.reset(seed=8)
+    rows = env.reset().resets
+    assert rows is not None
     assert rows.seed is not None
-    assert rows.seed.tolist() == rows.observation[:, 0].tolist() == [8, 9]
-    (rows,) = env.step(np.zeros(2, np.int64))
-    assert rows.reward.tolist() == [1.0, 1.0]
+    assert rows.seed.tolist() == rows.observation[0][:, 0].tolist() == [8, 9]
+    assert steps_of(step(env)).reward.tolist() == [1.0, 1.0]
     env.close()
     assert [process.exitcode for process in children] == [0, 0]

@@ -1,212 +1,163 @@
-"""Environments by name: a gymnasium id, or a factory of one's own."""
+"""Environments of every kind behind one interface: from a source, or from envs that exist."""
 
 from __future__ import annotations
 
-import importlib
-import inspect
-import os
-import signal
-from contextlib import suppress
-from dataclasses import dataclass
-from functools import partial
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, get_args
 
 import gymnasium
-from gymnasium.envs.registration import find_highest_version, get_env_id, parse_env_id
-from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv, VectorEnv
 
-from penstock_producers.envs.canonical import CanonicalEnv
-from penstock_producers.envs.closing import close_vector_env
-from penstock_schemas.errors import EnvError, PenstockError
+from penstock_producers.envs.envpool import make_envpool
+from penstock_producers.envs.lanes import Containment, Lanes
+from penstock_producers.envs.vectorized import make_vector
+from penstock_schemas.errors import EnvError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-    from types import ModuleType
+    from collections.abc import Callable
 
-    from gymnasium.envs.registration import EnvSpec
+    from gymnasium.vector import AutoresetMode
 
-    from penstock_producers.envs.closing import AnyVectorEnv
+    from penstock_producers.envs.rows import Envs
+    from penstock_producers.envs.seeds import Seeds
+    from penstock_producers.envs.source import EnvSource
+    from penstock_producers.envs.wrapper import AnyEnv
 
-AnyEnv: TypeAlias = "gymnasium.Env[Any, Any]"
-Vectorization: TypeAlias = Literal["auto", "vector_entry_point", "sync", "async"]
+_Kind: TypeAlias = Literal["vector_entry_point", "lanes", "sync", "async", "envpool"]
+Vectorization: TypeAlias = Literal["auto", _Kind]
 
-
-@dataclass(frozen=True, slots=True)
-class _Source:
-    """How an environment can be made: one at a time, as a ready-made vector environment, or either way."""
-
-    single: Callable[[], AnyEnv] | None
-    vector: Callable[[], AnyVectorEnv] | None
+_ENVPOOL = "envpool:"
+_CONTAINED = Containment()
 
 
-def make_env(
-    env: str,
-    num_envs: int,
+def make_envs(
+    source: EnvSource | AnyEnv | Sequence[AnyEnv],
+    num_envs: int | None = None,
     *,
-    kwargs: Mapping[str, Any] | None = None,
+    seeds: Seeds,
+    clock: Callable[[], float],
     vectorization: Vectorization = "auto",
     autoreset: AutoresetMode | None = None,
-) -> CanonicalEnv:
-    """Make `num_envs` environments that are stepped together.
+    infos: Sequence[str] = (),
+    workers: int = 0,
+    lockstep: bool = False,
+    containment: Containment = _CONTAINED,
+) -> Envs:
+    """Make `num_envs` environments of one kind, or take those that exist.
 
     Args:
-        env: A gymnasium id (`CartPole-v1`, or `module:Id-v0` for one that `module` registers), or
-            `module:factory`. A factory that takes `num_envs` returns a gymnasium `VectorEnv`; any other returns one
-            `gymnasium.Env` and is called once per env. An id without a version means the highest one.
-        num_envs: How many, at least 1.
-        kwargs: What the environment or the factory is made with, besides `num_envs`.
-        vectorization: `vector_entry_point` is the environment's own vector environment (or the factory's);
-            `sync` and `async` are gymnasium's, in this process or with one process per env. `auto` takes the
-            environment's own where it has one, else `sync`.
+        source: How they are made; or an env that exists, or several, each its own. Those are stepped in lanes in this
+            process and cannot be made anew: after a fault one is reset, and parked where that does not help.
+        num_envs: How many, at least 1; may be left out for envs that exist.
+        seeds: Of every episode in lanes; a ready-made vector environment takes one for its one reset.
+        clock: In seconds, monotonic.
+        vectorization: `vector_entry_point` is the environment's own vector environment (or the factory's); `lanes`
+            steps single envs, each contained; `sync` and `async` are gymnasium's; `envpool` is an EnvPool task. `auto`
+            takes `envpool` for a name that begins with `envpool:`, else the environment's own where it has one and
+            neither wrappers nor workers are asked for, else lanes.
         autoreset: The autoreset mode of `sync` and `async`, by default NEXT_STEP. An environment's own vector
-            environment has a mode of its own: another one is refused.
+            environment has a mode of its own: another one is refused. Lanes and EnvPool take none.
+        infos: The keys of the infos to record.
+        workers: How many processes step the lanes; 0 steps them in this process.
+        lockstep: Whether workers answer all envs together, so that a run repeats itself, or each group when it is
+            ready. All else is in lockstep anyway, but for EnvPool with a `batch_size` among its arguments.
+        containment: What lanes do about envs that break.
 
     Raises:
-        EnvError: what cannot be made, with the reason; see also `CanonicalEnv`.
-        SpaceError: see `CanonicalEnv`.
+        EnvError: what cannot be made or does not go together, with the reason.
+        SpaceError: an observation or action space that is not mapped to Arrow.
     """
-    if num_envs < 1:
-        raise EnvError(f"environment {env!r}: num_envs is {num_envs}, but must be at least 1")
-    source = _find(env, num_envs, dict(kwargs or {}))
-    build = _choose(env, num_envs, source, vectorization, autoreset)
-    try:
-        vector_env = build()
-    except PenstockError:
-        raise
-    except Exception as error:
-        raise EnvError(
-            f"environment {env!r} cannot be made with kwargs {dict(kwargs or {})}: {type(error).__name__}: {error}"
-        ) from error
-    try:
-        return _adapt(env, num_envs, vector_env, autoreset)
-    except PenstockError:
-        with suppress(Exception):  # what is wrong with it is told already
-            close_vector_env(vector_env)
-        raise
-
-
-def _find(env: str, num_envs: int, kwargs: dict[str, Any]) -> _Source:
-    module_name, colon, name = env.rpartition(":")
-    if not colon:
-        return _from_spec(_spec(name, env), num_envs, kwargs)
-    module = _import(module_name, env)
-    if name in gymnasium.registry:
-        return _from_spec(gymnasium.spec(name), num_envs, kwargs)
-    factory = getattr(module, name, None)
-    if factory is None:
-        return _from_spec(_spec(name, env, module), num_envs, kwargs)
-    if not callable(factory):
-        raise EnvError(f"environment {env!r}: {name} is a {type(factory).__name__}, but a factory must be callable")
-    return _from_factory(factory, env, num_envs, kwargs)
-
-
-def _import(module_name: str, env: str) -> ModuleType:
-    try:
-        return importlib.import_module(module_name)
-    except Exception as error:
-        raise EnvError(
-            f"environment {env!r}: module {module_name!r} cannot be imported: {type(error).__name__}: {error}; "
-            "install it, or put its folder on PYTHONPATH"
-        ) from error
-
-
-def _spec(env_id: str, env: str, module: ModuleType | None = None) -> EnvSpec:
-    try:
-        namespace, name, version = parse_env_id(env_id)
-        if version is None:
-            version = find_highest_version(namespace, name)
-        return gymnasium.spec(get_env_id(namespace, name, version))
-    except gymnasium.error.Error as error:
-        if module is None:
-            raise EnvError(
-                f"environment {env!r}: gymnasium has no such id: {error} Name a registered id, `module:Id-v0` for "
-                "one that a module registers, or `module:factory`"
-            ) from error
-        raise EnvError(
-            f"environment {env!r}: module {module.__name__!r} has no factory {env_id!r}, and registers no id of "
-            f"that name: {error}"
-        ) from error
-
-
-def _from_spec(spec: EnvSpec, num_envs: int, kwargs: dict[str, Any]) -> _Source:
-    def single() -> AnyEnv:
-        return gymnasium.make(spec, **kwargs)
-
-    def vector() -> AnyVectorEnv:
-        return gymnasium.make_vec(spec, num_envs, vectorization_mode="vector_entry_point", **kwargs)
-
-    return _Source(
-        single=None if spec.entry_point is None else single,
-        vector=None if spec.vector_entry_point is None else vector,
-    )
-
-
-def _from_factory(factory: Callable[..., Any], env: str, num_envs: int, kwargs: dict[str, Any]) -> _Source:
-    def single() -> AnyEnv:
-        made = factory(**kwargs)
-        if isinstance(made, gymnasium.Env):
-            return made
-        hint = "; let it take `num_envs`" if isinstance(made, VectorEnv) else ""
-        raise EnvError(f"environment {env!r}: the factory returned a {type(made).__name__}, no gymnasium.Env{hint}")
-
-    def vector() -> AnyVectorEnv:
-        made = factory(num_envs=num_envs, **kwargs)
-        if isinstance(made, VectorEnv):
-            return made
-        raise EnvError(
-            f"environment {env!r}: a factory that takes `num_envs` must return a gymnasium.vector.VectorEnv, but "
-            f"returned a {type(made).__name__}"
-        )
-
-    if "num_envs" in inspect.signature(factory).parameters:
-        return _Source(single=None, vector=vector)
-    return _Source(single=single, vector=None)
-
-
-def _choose(
-    env: str, num_envs: int, source: _Source, vectorization: Vectorization, autoreset: AutoresetMode | None
-) -> Callable[[], AnyVectorEnv]:
     if vectorization not in get_args(Vectorization):
         raise EnvError(
-            f"environment {env!r}: vectorization {vectorization!r} is unknown; use one of "
+            f"{_named(source)}: vectorization {vectorization!r} is unknown; use one of "
             f"{', '.join(get_args(Vectorization))}"
         )
-    if source.vector is not None and vectorization in {"auto", "vector_entry_point"}:
-        return source.vector
-    if vectorization == "vector_entry_point":
-        raise EnvError(f"environment {env!r} has no vector entry point; use vectorization sync or async")
-    if source.single is None:
+    in_lanes: dict[str, Any] = {"seeds": seeds, "infos": infos, "containment": containment, "clock": clock}
+    if isinstance(source, gymnasium.Env | Sequence):
+        envs = source if isinstance(source, Sequence) else (source,)
+        _check_existing(envs, num_envs, vectorization, autoreset, workers)
+        return Lanes.existing(envs, **in_lanes)
+    if num_envs is None or num_envs < 1:
+        raise EnvError(f"environment {source.env!r}: num_envs is {num_envs}, but must be at least 1")
+    match _chosen(source, num_envs, vectorization, autoreset, workers):
+        case "lanes" if workers:
+            return Lanes.workers(source, num_envs, workers, lockstep=lockstep, **in_lanes)
+        case "lanes":
+            return Lanes.local(source.single, num_envs, name=repr(source.env), **in_lanes)
+        case "envpool":
+            return _envpool(source, num_envs, seeds, infos, lockstep=lockstep)
+        case kind:
+            return make_vector(source, num_envs, kind, autoreset=autoreset, seeds=seeds, infos=infos)
+
+
+def _chosen(
+    source: EnvSource, num_envs: int, vectorization: Vectorization, autoreset: AutoresetMode | None, workers: int
+) -> _Kind:
+    """Choose what `auto` stands for, and refuse what does not go together."""
+    env = f"environment {source.env!r}"
+    kind = _of_auto(source, workers) if vectorization == "auto" else vectorization
+    if source.env.startswith(_ENVPOOL) and kind != "envpool":
+        raise EnvError(f"{env}: an EnvPool task is no gymnasium environment; use vectorization auto or envpool")
+    if kind in {"lanes", "sync", "async"} and not source.has_single:
         raise EnvError(
-            f"environment {env!r} makes vector environments only, so vectorization {vectorization!r} is not for it; "
-            "use vector_entry_point"
+            f"{env} makes vector environments only, so vectorization {kind!r} is not for it; use vector_entry_point"
         )
-    # In SAME_STEP gymnasium keeps a reference to the last observation while it resets: an env that writes its
-    # observations into one buffer then gives the reset observation as `final_obs`.
-    mode = autoreset or AutoresetMode.NEXT_STEP
-    # The rows are copied before the next step anyway: gymnasium need not copy them too.
-    if vectorization == "async":
-        in_worker = partial(_make_in_worker, source.single, os.getpid())
-        return partial(AsyncVectorEnv, [in_worker] * num_envs, copy=False, autoreset_mode=mode)
-    return partial(SyncVectorEnv, [source.single] * num_envs, copy=False, autoreset_mode=mode)
-
-
-def _make_in_worker(make: Callable[[], AnyEnv], parent: int) -> AnyEnv:
-    # gymnasium makes one env in the parent too, to see its spaces.
-    if os.getpid() != parent:
-        # Ctrl-C reaches the whole process group, and only the parent knows how to stop in order; a handler for
-        # SIGTERM that a fork took over from the parent would keep the worker from being terminated.
-        signal.signal(signal.SIGINT, signal.SIG_IGN)
-        signal.signal(signal.SIGTERM, signal.SIG_DFL)
-    return make()
-
-
-def _adapt(env: str, num_envs: int, vector_env: AnyVectorEnv, autoreset: AutoresetMode | None) -> CanonicalEnv:
-    if vector_env.num_envs != num_envs:
-        raise EnvError(f"environment {env!r}: {num_envs} envs were asked for, but it has {vector_env.num_envs}")
-    canonical = CanonicalEnv(vector_env, repr(env))
-    if autoreset is not None and canonical.autoreset_mode is not autoreset:
+    if kind == "vector_entry_point" and not source.has_vector:
+        raise EnvError(f"{env} has no vector entry point; use vectorization lanes, sync or async")
+    if workers and kind != "lanes":
+        raise EnvError(f"{env}: only lanes have workers, so {workers} cannot be had with vectorization {kind!r}; use 0")
+    if not 0 <= workers <= num_envs:
+        raise EnvError(f"{env}: {workers} workers for {num_envs} envs; use 0 for none, or one per env at most")
+    if autoreset is not None and kind in {"lanes", "envpool"}:
+        owner = "lanes reset each env by themselves" if kind == "lanes" else "EnvPool has a mode of its own"
         raise EnvError(
-            f"environment {env!r}: its own vector environment resets in mode {canonical.autoreset_mode.name}, so "
-            f"{autoreset.name} cannot be had; leave the mode out, or use vectorization sync or async"
+            f"{env}: {owner}, so {autoreset.name} cannot be had; leave the mode out, or use vectorization sync or async"
         )
-    return canonical
+    return kind
+
+
+def _of_auto(source: EnvSource, workers: int) -> _Kind:
+    if source.env.startswith(_ENVPOOL):
+        return "envpool"
+    if not source.has_vector:
+        return "lanes"
+    # One that makes vectors only is taken for what it is, so that the error says why the rest cannot be had.
+    asks_for_lanes = bool(source.wrappers or workers)
+    return "lanes" if asks_for_lanes and source.has_single else "vector_entry_point"
+
+
+def _check_existing(
+    envs: Sequence[AnyEnv], num_envs: int | None, vectorization: Vectorization, autoreset: object, workers: int
+) -> None:
+    if not envs or num_envs not in {None, len(envs)}:
+        raise EnvError(f"num_envs is {num_envs}, but {len(envs)} existing envs were given; leave it out")
+    if vectorization not in {"auto", "lanes"} or autoreset is not None or workers:
+        raise EnvError(
+            f"{_named(envs)}: envs that exist are stepped in lanes in this process, so there is no vectorization "
+            f"{vectorization!r} with autoreset {autoreset} and {workers} workers; name the environment instead"
+        )
+    for i, env in enumerate(envs):
+        if not isinstance(env, gymnasium.Env):
+            raise EnvError(f"env {i} is a {type(env).__name__}, no gymnasium.Env; name an environment by an EnvSource")
+        if any(env is other for other in envs[:i]):
+            raise EnvError(f"{_named(envs)}: env {i} is given twice; make one for each place")
+
+
+def _envpool(source: EnvSource, num_envs: int, seeds: Seeds, infos: Sequence[str], *, lockstep: bool) -> Envs:
+    if source.wrappers:
+        names = ", ".join(repr(wrapper.name) for wrapper in source.wrappers)
+        raise EnvError(f"environment {source.env!r}: EnvPool takes no wrappers, so {names} cannot be had; use lanes")
+    kwargs = dict(source.kwargs)
+    batch_size = kwargs.pop("batch_size", None)
+    if lockstep and batch_size not in {None, num_envs}:
+        raise EnvError(
+            f"environment {source.env!r}: batch_size is {batch_size} of {num_envs} envs, but lockstep answers all "
+            "together; leave one of them out"
+        )
+    task = source.env.removeprefix(_ENVPOOL)
+    return make_envpool(task, num_envs, kwargs=kwargs, seed=seeds.vector(), infos=infos, batch_size=batch_size)
+
+
+def _named(source: EnvSource | AnyEnv | Sequence[AnyEnv]) -> str:
+    if isinstance(source, Sequence):
+        return "environments [" + ", ".join(map(str, source)) + "]"
+    return f"environment {source if isinstance(source, gymnasium.Env) else source.env!r}"

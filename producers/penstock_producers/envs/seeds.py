@@ -1,0 +1,67 @@
+"""Seeds: each episode of each env of each producer has its own, and anyone can compute it again."""
+
+from __future__ import annotations
+
+from enum import IntEnum
+from hashlib import sha256
+
+import numpy as np
+from numpy.random import Generator, SeedSequence
+
+from penstock_schemas.errors import EnvError
+
+_BLOCK = 64
+
+
+class _Use(IntEnum):
+    EPISODES = 0
+    VECTOR = 1
+    ACTIONS = 2
+
+
+class Seeds:
+    """All seeds of one producer, drawn from one root seed.
+
+    Each is a pure function of the root, the producer's name and what it is for: neither the order in which seeds are
+    asked for nor the process that asks matters, so whoever knows `root` and `producer` has the same ones.
+    A seed is a hash of 63 bits: among a hundred million episodes any two share one with a chance of 1 in 2,000.
+
+    Args:
+        root: Not negative; None draws 128 bits from the system.
+        producer: The producer's stable name; producers that share a root still have seeds of their own.
+
+    Attributes:
+        root: The root seed, also where the system gave it.
+        producer: The producer's name.
+    """
+
+    def __init__(self, root: int | None, producer: str) -> None:
+        if root is not None and root < 0:
+            raise EnvError(f"seed {root}: the root seed must not be negative")
+        self.root: int = SeedSequence().entropy if root is None else root  # type: ignore[assignment]  # an int here
+        self.producer = producer
+        self._producer_words = tuple(np.frombuffer(sha256(producer.encode()).digest()[:16], "<u4").tolist())
+        self._blocks: dict[int, tuple[int, list[int]]] = {}
+
+    def episode(self, env: int, episode: int) -> int:
+        """Give the seed of one env's episode: 0 … 2**63 - 1."""
+        number, place = divmod(episode, _BLOCK)
+        block = self._blocks.get(env)
+        if block is None or block[0] != number:
+            block = self._blocks[env] = (number, self._draw(_Use.EPISODES, env, number).tolist())
+        return block[1][place]
+
+    def vector(self, bits: int = 31) -> int:
+        """Give the seed of a ready-made vector env's one reset: as wide as a signed integer in C, or of `bits` bits."""
+        return int(self._draw(_Use.VECTOR)[0]) >> (63 - bits)
+
+    def actions(self) -> Generator:
+        """Make the generator of the actions, from its beginning."""
+        return np.random.default_rng(self._sequence(_Use.ACTIONS))
+
+    def _draw(self, *use: int) -> np.ndarray[tuple[int], np.dtype[np.uint64]]:
+        # One SeedSequence costs far more than the numbers that it gives, so they are drawn a block at a time.
+        return self._sequence(*use).generate_state(_BLOCK, np.uint64) >> np.uint64(1)
+
+    def _sequence(self, *use: int) -> SeedSequence:
+        return SeedSequence(self.root, spawn_key=(*self._producer_words, *use))
