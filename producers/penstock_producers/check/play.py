@@ -1,0 +1,65 @@
+"""Stepping several envs at random, whoever answers first, and recording each one's life."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from penstock_producers.check.actions import Actions
+from penstock_producers.check.episodes import Recorder
+from penstock_producers.check.rules import Rule
+from penstock_schemas.errors import EnvError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from penstock_producers.check.episodes import Episode
+    from penstock_producers.check.report import Findings
+    from penstock_producers.envs.rows import Envs
+
+_PATIENCE_S = 60.0
+
+
+def play(envs: Envs, steps: int, seed: int, findings: Findings, clock: Callable[[], float]) -> list[list[Episode]]:
+    """Send each env so many actions, and give each one's life; what a reset ignores is sent, but recorded nowhere.
+
+    The actions of an env depend on the seed and its index only. An env that breaks ends the play.
+    """
+    recorder = Recorder(envs.num_envs, findings)
+    actions = Actions(envs.action_space, envs.num_envs, seed)
+    sent = np.zeros(envs.num_envs, np.int64)
+    waits = np.zeros(envs.num_envs, np.bool_)
+    try:
+        answer = envs.reset()
+        since = clock()
+        while True:
+            recorder.add(answer)
+            if answer.steps is not None or answer.resets is not None or len(answer.ready):
+                since = clock()
+            waits[answer.ready] = True
+            if waits.all() and (sent >= steps).all():
+                return recorder.lives
+            ready = np.flatnonzero(waits & (sent < steps)).astype(np.int32)
+            if len(ready):
+                action = actions.draw(ready)
+                recorder.act(ready, action)
+                waits[ready] = False
+                sent[ready] += 1
+                envs.send(ready, action)
+            elif clock() - since > _PATIENCE_S:
+                silent = f"no answer from envs {np.flatnonzero(~waits).tolist()} for {_PATIENCE_S:.0f} s"
+                _broke(recorder, findings, "every env to answer", silent)
+                return recorder.lives
+            answer = envs.recv()
+    except EnvError as error:
+        _broke(recorder, findings, "step() and reset() to answer", str(error))
+        return recorder.lives
+
+
+def _broke(recorder: Recorder, findings: Findings, expected: str, found: str) -> None:
+    lives = recorder.lives
+    longest = max(range(len(lives)), key=lambda i: sum(episode.steps + 1 for episode in lives[i]))
+    episode = lives[longest][-1] if lives[longest] else None
+    at = 0 if episode is None else episode.steps + 1
+    findings.add(Rule.API, longest, max(len(lives[longest]) - 1, 0), at, expected=expected, found=found)
