@@ -29,7 +29,10 @@ def measure() -> Iterator[Figure]:
     with LocalKafka() as broker, tempfile.TemporaryDirectory(dir=_RESULTS.parent) as folder:
         pin(broker.pid, first=False)
         pin(0, first=True)
-        yield from producer.to_memory()
+        yield from producer.vector_entry_point()
+        yield from producer.in_lanes()
+        yield from producer.frames()
+        yield from producer.out_of_lockstep()
         with KafkaLog(broker.bootstrap_servers) as log:
             yield from producer.to_kafka(log)
             yield from consumer.from_kafka(log, Path(folder))

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 from prometheus_client import CollectorRegistry
 
-from benchmarks.cartpole import STREAM, TOPIC, Pipeline
 from benchmarks.figure import Figure, paired
+from benchmarks.pipeline import CARTPOLE, STREAM, TOPIC, Pipeline, envs
 from penstock_consumers.metrics import ConsumerMetrics
 from penstock_consumers.store import commits
 from penstock_consumers.store.bucket import open_bucket
@@ -68,7 +68,7 @@ def _fill(log: Log, topic: str) -> int:
 def _record() -> tuple[StreamSpec, list[pa.RecordBatch]]:
     with MemoryLog() as memory:
         memory.create(TOPIC)
-        pipeline = Pipeline(memory, 64)
+        pipeline = Pipeline(memory, envs(CARTPOLE, 64))
         with pipeline.publisher:
             pipeline.run(_RECORDED_STEPS)
         reader = memory.reader()

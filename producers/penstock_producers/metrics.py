@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-import numpy as np
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
 from penstock_schemas.service import MESSAGE_BYTES, SECONDS, EpisodeStatistics, Health, build_info
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from penstock_producers.fragment import ClosedFragment
     from penstock_schemas.errors import PolicyRejectedError
     from penstock_schemas.messages import Encoded
@@ -26,6 +27,19 @@ class ProducerMetrics:
         self._statistics = EpisodeStatistics(registry, _PREFIX)
         self._steps = Counter(f"{_PREFIX}_steps", "Environment steps recorded.", registry=registry)
         self._episodes = Counter(f"{_PREFIX}_episodes", "Episodes that ended of themselves.", registry=registry)
+        self._aborts = Counter(
+            f"{_PREFIX}_aborted_episodes",
+            "Episodes that a fault of their env ended, by its kind.",
+            ["kind"],
+            registry=registry,
+        )
+        self._left_out = Counter(
+            f"{_PREFIX}_infos_left_out",
+            "Values of infos that their column cannot hold, by key.",
+            ["key"],
+            registry=registry,
+        )
+        self._left_out_before: dict[str, int] = {}
         self._fragments = Counter(f"{_PREFIX}_fragments", "Fragments closed.", registry=registry)
         self._messages = Counter(f"{_PREFIX}_messages", "Messages acknowledged by the log.", registry=registry)
         self._bytes = Counter(
@@ -63,15 +77,25 @@ class ProducerMetrics:
         """The begin record is in the log."""
         self._incarnation.set(incarnation)
 
-    def acted(self, fragment: ClosedFragment, version: int) -> None:
+    def acted(self, fragment: ClosedFragment) -> None:
         """A fragment was closed."""
+        if fragment.steps:
+            self._health.ready("env")
+        else:
+            self._health.unready("env", "no env gave a step in the last fragment")
         self._fragments.inc()
         self._steps.inc(fragment.steps)
-        episodes = len(fragment.episode_return)
-        if episodes:
-            self._episodes.inc(episodes)
-            versions = np.full(episodes, version, np.int64)
-            self._statistics.observe(versions, fragment.episode_return, fragment.episode_length)
+        for abort in fragment.aborts:
+            self._aborts.labels(abort.kind).inc()
+        if len(fragment.episode_return):
+            self._episodes.inc(len(fragment.episode_return))
+            self._statistics.observe(fragment.episode_version, fragment.episode_return, fragment.episode_length)
+
+    def left_out(self, infos: Mapping[str, int]) -> None:
+        """So many values of infos were left out since the start, by key."""
+        for key, count in infos.items():
+            self._left_out.labels(key).inc(count - self._left_out_before.get(key, 0))
+            self._left_out_before[key] = count
 
     def loaded(self, version: int, now: float) -> None:
         """A policy version acts, from the time `now` in seconds since the epoch."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from penstock_producers.fragment import ActingPolicy, ClosedFragment, Fragment
+from penstock_producers.fragment.split import longest_chunk
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -14,7 +15,7 @@ if TYPE_CHECKING:
     from penstock_schemas.stream import StreamSpec
 
 # What the steps of a fragment may take, however large the observations: as much as a processor's cache may hold.
-_FRAGMENT_BYTES = 16 << 20
+_FRAGMENT_BYTES = 8 << 20
 
 
 class Rollout:
@@ -47,7 +48,7 @@ class Rollout:
     ) -> None:
         self._env = env
         self._policy = policy
-        capacity = max(1, min(fragment_steps, _FRAGMENT_BYTES // (env.num_envs * spec.step_bytes)))
+        capacity = _capacity(spec, env.num_envs, fragment_steps, message_bytes)
         self._fragment_seconds = fragment_seconds
         self._clock = clock
         self._fragment = Fragment(spec, env.num_envs, capacity, message_bytes, policy.recording, cut_steps)
@@ -80,3 +81,10 @@ class Rollout:
     def close(self) -> ClosedFragment:
         """Close the fragment as it stands; the next one goes on from here."""
         return self._fragment.close()
+
+
+def _capacity(spec: StreamSpec, num_envs: int, fragment_steps: int, message_bytes: int) -> int:
+    """How many steps of each env a fragment takes: where they are large, so many that messages come full."""
+    capacity = max(1, min(fragment_steps, _FRAGMENT_BYTES // (num_envs * spec.step_bytes)))
+    longest = longest_chunk(spec, message_bytes)
+    return capacity - capacity % longest if capacity > longest else capacity

@@ -4,38 +4,34 @@ from __future__ import annotations
 
 import logging
 import time
-import zlib
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, TypeVar
 
-import numpy as np
 import torch
-from gymnasium.vector import AutoresetMode
 from prometheus_client import CollectorRegistry
 from threadpoolctl import threadpool_limits
 
-from penstock_producers.envs import CanonicalEnv, make_env
+from penstock_producers.envs import Seeds
+from penstock_producers.making import describe, make_env
 from penstock_producers.metrics import ProducerMetrics
-from penstock_producers.policy import PolicyWatcher, TorchPolicy, make_policy
-from penstock_producers.publisher import Publisher, PublishLimits, chunk_bytes
+from penstock_producers.policy import PolicyWatcher
+from penstock_producers.publisher import Publisher, PublishLimits, message_room
 from penstock_producers.rollout import Rollout
-from penstock_producers.spaces import from_gymnasium
-from penstock_schemas.errors import EnvError, LogUnavailableError, SettingsError
+from penstock_schemas.errors import EnvError, LogUnavailableError
 from penstock_schemas.log.kafka import KafkaLog
 from penstock_schemas.service import Endpoint, Health
-from penstock_schemas.stream import StreamSpec
 
 if TYPE_CHECKING:
     import threading
     from collections.abc import Callable
 
+    from penstock_producers.envs import Envs
     from penstock_producers.fragment import ClosedFragment
     from penstock_producers.settings import ProducerSettings
     from penstock_schemas.errors import PolicyRejectedError
     from penstock_schemas.log import Log
 
 _LOG = logging.getLogger(__name__)
-_BEAT_LIMIT_SECONDS = 60.0
 _AGAIN_SECONDS = 1.0
 
 _T = TypeVar("_T")
@@ -44,7 +40,7 @@ _T = TypeVar("_T")
 def serve(settings: ProducerSettings, stop: threading.Event) -> None:
     """Run a producer until `stop`."""
     use_one_thread()
-    health = Health("log", "env", clock=time.monotonic, beat_limit=_BEAT_LIMIT_SECONDS)
+    health = Health("log", "env", clock=time.monotonic, beat_limit=settings.liveness_seconds)
     registry = CollectorRegistry()
     metrics = ProducerMetrics(registry, health)
     log = KafkaLog(
@@ -55,15 +51,10 @@ def serve(settings: ProducerSettings, stop: threading.Event) -> None:
         max_message_bytes=settings.max_message_bytes,
     )
     with Endpoint(registry, health, settings.metrics_host, settings.metrics_port), log:
-        env = make_env(
-            settings.env,
-            settings.num_envs,
-            kwargs=settings.env_arguments,
-            vectorization=settings.vectorization,
-            autoreset=_autoreset(settings.autoreset),
-        )
+        seeds = Seeds(settings.seed, settings.producer_id)
+        env = make_env(settings, seeds, time.monotonic)
         try:
-            produce(settings, env, log, metrics, health, stop)
+            produce(settings, env, seeds, log, metrics, health, stop)
         finally:
             env.close()
 
@@ -76,7 +67,8 @@ def use_one_thread() -> None:
 
 def produce(
     settings: ProducerSettings,
-    env: CanonicalEnv,
+    env: Envs,
+    seeds: Seeds,
     log: Log,
     metrics: ProducerMetrics,
     health: Health,
@@ -89,9 +81,7 @@ def produce(
     Raises `EnvError` where the env breaks: what it had given before is published, and its open episodes are aborted
     with the error.
     """
-    health.ready("env")
-    env_seed, action_rng = _generators(settings)
-    spec, policy = describe(settings, env, action_rng)
+    spec, policy = describe(settings, env, seeds.actions())
     metrics.loaded(policy.version, time.time())
     limits = PublishLimits(settings.max_message_bytes, settings.max_in_flight_bytes)
     rollout = Rollout(
@@ -100,10 +90,11 @@ def produce(
         spec,
         fragment_steps=settings.fragment_steps,
         fragment_seconds=settings.fragment_seconds,
-        row_bytes=chunk_bytes(spec, settings.max_message_bytes),
-        seed=env_seed,
+        message_bytes=message_room(spec, settings.max_message_bytes),
+        cut_steps=settings.cut_steps,
         clock=time.monotonic,
     )
+    health.ready("env")
     patience = _Patience(settings.grace_seconds, health, stop)
 
     def reject(error: PolicyRejectedError) -> None:
@@ -121,6 +112,7 @@ def produce(
             spec,
             settings.producer_id,
             limits=limits,
+            encoding=None if settings.compression == "none" else settings.compression,
             observer=metrics,
             while_waiting=patience,
             clock=time.monotonic,
@@ -128,8 +120,9 @@ def produce(
         return watcher, opened.enter_context(publisher)
 
     def publish(fragment: ClosedFragment) -> None:
-        metrics.acted(fragment, policy.version)
-        publisher.publish(fragment.batch)
+        metrics.acted(fragment)
+        metrics.left_out(env.unstorable)
+        publisher.publish(fragment.batches)
 
     with ExitStack() as opened:
         begun = _once_the_log_answers(begin, opened, metrics, health, stop)
@@ -203,41 +196,3 @@ class _Patience:
             raise LogUnavailableError(
                 f"the log did not take all within {self._grace_seconds:g} s after the stop: the rest is lost"
             )
-
-
-def describe(settings: ProducerSettings, env: CanonicalEnv, rng: np.random.Generator) -> tuple[StreamSpec, TorchPolicy]:
-    """Make the policy for an env, and describe the stream that the two give."""
-    observation = from_gymnasium(env.observation_space, "observation")
-    action = from_gymnasium(env.action_space, "action")
-    policy = make_policy(
-        settings.policy,
-        observation,
-        action,
-        arguments=settings.policy_arguments,
-        rng=rng,
-    )
-    spec = StreamSpec(
-        settings.stream,
-        observation,
-        action,
-        env.reward_dtype,
-        policy.extras,
-        env={"id": settings.env, "arguments": settings.env_arguments},
-        policy={"name": settings.policy, "arguments": settings.policy_arguments, "mapping": policy.mapping},
-    )
-    return spec, policy
-
-
-def _generators(settings: ProducerSettings) -> tuple[int, np.random.Generator]:
-    """Seed the envs and the actions; producers that share a seed still differ, by their names."""
-    entropy = None if settings.seed is None else [settings.seed, zlib.crc32(settings.producer_id.encode())]
-    for_envs, for_actions = np.random.SeedSequence(entropy).spawn(2)
-    return int(for_envs.generate_state(1)[0]) >> 1, np.random.default_rng(for_actions)
-
-
-def _autoreset(name: str | None) -> AutoresetMode | None:
-    try:
-        return None if name is None else AutoresetMode(name)
-    except ValueError as error:
-        known = ", ".join(mode.value for mode in AutoresetMode)
-        raise SettingsError(f"--autoreset {name}: there are {known}") from error

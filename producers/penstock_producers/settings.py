@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import socket
-from typing import Annotated, Any, TypeAlias
+from typing import Annotated, Any, Literal, TypeAlias
 
 from pydantic import Field, StringConstraints
 from pydantic_settings import SettingsConfigDict
@@ -15,6 +15,7 @@ VectorizationName: TypeAlias = Vectorization
 ProducerId: TypeAlias = Annotated[str, StringConstraints(pattern=r"^[a-zA-Z0-9._-]{1,200}$")]
 Positive: TypeAlias = Annotated[int, Field(ge=1)]
 Seed: TypeAlias = Annotated[int, Field(ge=0)]
+Compression: TypeAlias = Literal["none", "zstd"]
 PositiveSeconds: TypeAlias = Annotated[float, Field(gt=0)]
 
 
@@ -32,14 +33,43 @@ class ProducerSettings(ServiceSettings):
     num_envs: Positive = 64
     """How many environments are stepped together."""
 
+    wrappers: Annotated[list[dict[str, Any]], Field(default_factory=list)]
+    """Wrappers around each environment, the innermost first, as a JSON list of {"name": "module:Class" or a name in
+    gymnasium.wrappers, "arguments": {…}}."""
+
     vectorization: VectorizationName = "auto"
-    """How they become one vector: the environment's own vector entry point, sync, async; auto prefers the first."""
+    """How they become one vector: the environment's own vector_entry_point, lanes (each env contained), gymnasium's
+    sync or async, envpool; auto prefers the first where it is there, then lanes."""
+
+    workers: Annotated[int, Field(ge=0)] = 0
+    """How many processes step the lanes, each its share of the environments as their actions come; 0 for none."""
+
+    lockstep: bool = False
+    """Whether all environments in workers are stepped together, so that a run repeats itself."""
 
     autoreset: str | None = None
     """The autoreset mode of sync and async vectors: NextStep, SameStep or Disabled."""
 
+    infos: Annotated[list[str], Field(default_factory=list)]
+    """The keys of the infos to record with each observation."""
+
+    cut_steps: Positive | None = None
+    """After how many steps an episode is cut, so that one that never ends is stored all the same; never without."""
+
+    check_bounds: bool = True
+    """Whether an observation outside its space's bounds aborts its episode, in lanes."""
+
+    step_timeout_seconds: PositiveSeconds = 60.0
+    """After how long without an answer a worker is taken to hang, and made anew."""
+
+    max_rebuilds: Annotated[int, Field(ge=0)] = 10
+    """How often in a row an environment in a lane is made anew before the producer gives up."""
+
+    rebuild_backoff_seconds: PositiveSeconds = 0.1
+    """How long an environment that broke rests before it is made anew; doubled each time in a row, up to 30 s."""
+
     policy: str = "actor-critic"
-    """The policy: actor-critic, or module:factory."""
+    """The policy: actor-critic, random, or module:factory."""
 
     policy_arguments: Annotated[dict[str, Any], Field(default_factory=dict)]
     """Keyword arguments for the policy, as JSON."""
@@ -60,11 +90,17 @@ class ProducerSettings(ServiceSettings):
     """How large a message may be, all overhead included; the topic and the consumers' --max-message-bytes must take
     as much."""
 
+    compression: Compression = "none"
+    """How messages are compressed; worth it for images."""
+
     max_in_flight_bytes: Positive = 16 << 20
     """How many bytes may wait for Kafka's acknowledgement before the environments wait."""
 
     delivery_timeout_seconds: PositiveSeconds = 120.0
     """After how long a message without acknowledgement is sent again."""
+
+    liveness_seconds: PositiveSeconds = 60.0
+    """How long the main loop may stand still before /healthz fails; longer than any step or reset takes."""
 
     grace_seconds: PositiveSeconds = 20.0
     """How long a stop may take to publish what is at hand."""

@@ -264,6 +264,22 @@ class FailingEnv(CountingEnv):
         return self.observe(), 0.0, False, False, {}
 
 
+class InformingEnv(CountingEnv):
+    """Raises at its fourth step; gives an info, and in its third step one of another shape."""
+
+    def __init__(self) -> None:
+        super().__init__(longest=10**6)
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
+        return super().reset(seed=seed)[0], {"mask": np.ones(2, np.int8)}
+
+    def step(self, action: Any) -> Any:
+        observation, reward, *ends, _ = super().step(action)
+        if self.counter.step_ == 4:
+            raise ValueError("the pole is missing")
+        return observation, reward, *ends, {"mask": np.ones(2 if self.counter.step_ < 3 else 3, np.int8)}
+
+
 class SignalledEnv(CountingEnv):
     """Interrupts its process; observes the process id, and whether SIGTERM has its default effect there."""
 

@@ -9,7 +9,7 @@ import numpy as np
 from gymnasium import spaces
 
 ALWAYS_ENDS = f"{__name__}:AlwaysEnds"
-DICT_OBSERVATION = f"{__name__}:dict_observation"
+SEQUENCE_OBSERVATION = f"{__name__}:sequence_observation"
 MULTI_DISCRETE_ACTION = f"{__name__}:multi_discrete_action"
 
 
@@ -32,9 +32,9 @@ class AlwaysEnds(gymnasium.Env[Any, Any]):
         return np.ones(1, np.float32), 1.0, True, False, {}
 
 
-def dict_observation() -> AlwaysEnds:
+def sequence_observation() -> AlwaysEnds:
     env = AlwaysEnds()
-    env.observation_space = spaces.Dict({"a": env.observation_space})
+    env.observation_space = spaces.Dict({"a": spaces.Sequence(env.observation_space)})
     return env
 
 

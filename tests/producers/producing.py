@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING
 
 from prometheus_client import CollectorRegistry
 
-from penstock_producers.envs import make_env
+from penstock_producers.envs import Seeds
+from penstock_producers.making import make_env
 from penstock_producers.metrics import ProducerMetrics
 from penstock_producers.service import produce
 from penstock_producers.settings import ProducerSettings
@@ -66,11 +67,10 @@ class Producer:
 
     def _run(self) -> None:
         settings = self.settings
-        env = make_env(
-            settings.env, settings.num_envs, kwargs=settings.env_arguments, vectorization=settings.vectorization
-        )
+        seeds = Seeds(settings.seed, settings.producer_id)
+        env = make_env(settings, seeds, time.monotonic)
         try:
-            produce(settings, env, self.log, self.metrics, self.health, self.stop)
+            produce(settings, env, seeds, self.log, self.metrics, self.health, self.stop)
         except Exception as error:  # noqa: BLE001 - told to the test's thread
             self.error = error
         finally:

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
+    from penstock_consumers.store.bucket import Bucket
     from penstock_schemas.errors import RejectedError
     from penstock_schemas.log import Appended, Log, Record
     from penstock_schemas.messages import Encoded
@@ -186,6 +187,7 @@ class Stored:
     counters: Counter[str]
     episodes: list[dict[str, Any]]
     """Rows of the segments."""
+    bucket: Bucket
 
 
 def store(log: Log, stream: str = STREAM) -> Stored:
@@ -203,7 +205,7 @@ def store(log: Log, stream: str = STREAM) -> Stored:
         counters.update(partition.counters)
         if committed is not None and committed.episodes is not None:
             rows += committed.episodes.batch.to_pylist()
-    return Stored(verify(bucket, log), counters, rows)
+    return Stored(verify(bucket, log), counters, rows, bucket)
 
 
 class _NoQuarantine:

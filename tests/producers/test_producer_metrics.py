@@ -9,8 +9,9 @@ import numpy as np
 import pytest
 from prometheus_client import generate_latest
 
-from penstock_producers.envs import make_env
-from penstock_producers.service import describe
+from penstock_producers.envs import Seeds
+from penstock_producers.making import describe, make_env
+from penstock_producers.policy import TorchPolicy
 from penstock_schemas.messages import Kind
 from penstock_schemas.policies import PolicyRecord
 from tests.producers.producing import STREAM, running
@@ -33,6 +34,8 @@ NAMES = {
     "penstock_producer_policy_version": "gauge",
     "penstock_producer_policy_loaded_timestamp_seconds": "gauge",
     "penstock_producer_policies_rejected": "counter",
+    "penstock_producer_aborted_episodes": "counter",
+    "penstock_producer_infos_left_out": "counter",
     "penstock_producer_incarnation": "gauge",
     "penstock_producer_episode_return_mean": "gauge",
     "penstock_producer_episode_return_positive": "counter",
@@ -45,8 +48,10 @@ NAMES = {
 def producer() -> Producer:
     """One that has run with two policy versions, and has stopped."""
     with running("CartPole-v1", "--num-envs", "4", "--fragment-steps", "40") as producer:
-        env = make_env("CartPole-v1", 1)
-        module = describe(producer.settings, env, np.random.default_rng())[1]._module
+        env = make_env(producer.settings, Seeds(0, "pod-0"), time.monotonic)
+        policy = describe(producer.settings, env, np.random.default_rng())[1]
+        assert isinstance(policy, TorchPolicy)
+        module = policy.module
         env.close()
         producer.await_steps(500)
         weights = {name: value.numpy() for name, value in module.state_dict().items()}

@@ -8,26 +8,28 @@ import sys
 import threading
 import time
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 
-from penstock_producers.envs import make_env
-from penstock_producers.policy import make_policy
-from penstock_producers.service import describe, serve
+from penstock_consumers.replay import Replay
+from penstock_producers.envs import EnvSource, Seeds
+from penstock_producers.envs.retrace import retrace
+from penstock_producers.making import describe, make_env
+from penstock_producers.policy import TorchPolicy, make_policy
+from penstock_producers.service import serve
 from penstock_producers.settings import ProducerSettings
-from penstock_schemas.errors import EnvError, LogUnavailableError, SettingsError, SpaceError
+from penstock_schemas.chunks import Ends
+from penstock_schemas.errors import EnvError, LogUnavailableError, PolicyError, SettingsError, SpaceError
 from penstock_schemas.messages import Kind, Message
 from penstock_schemas.policies import PolicyRecord
 from penstock_schemas.service import load
-from tests.producers.envs_that_end import ALWAYS_ENDS, DICT_OBSERVATION, MULTI_DISCRETE_ACTION
+from penstock_schemas.spaces import flatten
+from tests.producers.envs_that_end import ALWAYS_ENDS, MULTI_DISCRETE_ACTION, SEQUENCE_OBSERVATION
 from tests.producers.producing import STREAM, Producer, running, settings_of
 from tests.producers.publishing import SECONDS, messages, store, wait_until
-
-if TYPE_CHECKING:
-    from penstock_producers.policy import TorchPolicy
 
 ZOO = "tests.producers.env_zoo"
 TOPIC = f"rollouts.{STREAM}"
@@ -39,9 +41,11 @@ def found(producer: Producer) -> list[Message]:
 
 
 def initial_policy(producer: Producer) -> TorchPolicy:
-    env = make_env(producer.settings.env, 1, vectorization=producer.settings.vectorization)
+    env = make_env(producer.settings, Seeds(0, "pod-0"), time.monotonic)
     try:
-        return describe(producer.settings, env, np.random.default_rng())[1]
+        policy = describe(producer.settings, env, np.random.default_rng())[1]
+        assert isinstance(policy, TorchPolicy)
+        return policy
     finally:
         env.close()
 
@@ -74,6 +78,65 @@ def test_what_is_produced_until_a_stop_is_stored_exactly() -> None:
     for episode in stored.episodes:
         assert episode["return"] == episode["length"]
         assert len(episode["observation"]) == episode["length"] + 1
+
+
+def test_compressed_messages_are_smaller_and_store_the_same() -> None:
+    sizes = []
+    for compression in ("none", "zstd"):
+        flags = ("--num-envs", "4", "--fragment-steps", "100", "--compression", compression)
+        with running("CartPole-v1", *flags) as producer:
+            producer.await_steps(2000)
+        assert producer.error is None
+        stored = store(producer.log, STREAM)
+        assert stored.report.ok, stored.report.findings
+        assert stored.report.steps_stored == producer.value("steps_total")
+        sizes.append(producer.value("published_bytes_total") / producer.value("steps_total"))
+    assert sizes[1] < 0.8 * sizes[0]
+
+
+def test_in_lanes_a_broken_env_is_counted_and_what_is_stored_is_whole() -> None:
+    """Each env breaks at the fourth step of every life; infos of a kind that cannot be stored are left out."""
+    flags = ("--num-envs", "3", "--fragment-steps", "4", "--max-rebuilds", "100000")
+    with running(
+        f"{ZOO}:InformingEnv", *flags, "--rebuild-backoff-seconds", "1e-9", "--infos", "mask", "--cut-steps", "2"
+    ) as producer:
+        wait_until(lambda: producer.value("aborted_episodes_total", kind="env_raised") >= 12)
+    assert producer.error is None
+    assert producer.value("infos_left_out_total", key="mask") > 0
+    stored = store(producer.log, STREAM)
+    assert stored.report.ok, stored.report.findings
+    assert stored.report.steps_stored == producer.value("steps_total")
+    ends = {episode["ends"] for episode in stored.episodes}
+    assert ends == {Ends.CUT, Ends.ABORTED}
+    assert all(episode["length"] <= 2 for episode in stored.episodes)
+
+
+def test_nested_experience_out_of_lockstep_is_what_each_episode_gives_again() -> None:
+    flags = ("--num-envs", "4", "--workers", "2", "--policy", "random", "--no-check-bounds", "--fragment-steps", "20")
+    infos = ("--infos", "mask", "--infos", "word", "--infos", "late")
+    with running("tests.producers.nested_zoo:NestedEnv", *flags, *infos) as producer:
+        producer.await_steps(500)
+    assert producer.error is None
+    stored = store(producer.log, STREAM)
+    assert stored.report.ok, stored.report.findings
+    replay, source = Replay.open(stored.bucket), EnvSource("tests.producers.nested_zoo:NestedEnv")
+    whole = [episode for episode in replay.episodes() if episode.ends is not Ends.ABORTED]
+    assert len(whole) > 100
+    for episode in whole:
+        divergence = retrace(
+            source.single(episode.env),
+            seed=episode.seed,
+            options=None,
+            observation=flatten(replay.spec.observation, episode.observation),
+            action=flatten(replay.spec.action, episode.action),
+            reward=episode.reward,
+            observation_space=replay.spec.observation,
+            action_space=replay.spec.action,
+        )
+        assert divergence is None, str(divergence)
+        assert episode.infos["mask"].tolist() == [[step, 0] for step in range(episode.length + 1)]
+        assert episode.infos["word"].tolist() == ["e0"] * (episode.length + 1)
+        assert episode.infos["late"].tolist() == [None] * episode.length + [episode.length]
 
 
 def await_version(producer: Producer, version: int) -> None:
@@ -264,10 +327,10 @@ def test_a_restart_is_a_later_incarnation_with_the_same_stream() -> None:
 
 def test_the_stream_names_how_to_make_env_and_policy_again() -> None:
     settings = settings_of("CartPole-v1", "--env-arguments", '{"sutton_barto_reward": true}')
-    env = make_env("CartPole-v1", 2, kwargs=settings.env_arguments)
+    env = make_env(settings, Seeds(0, "pod-0"), time.monotonic)
     spec, policy = describe(settings, env, np.random.default_rng(0))
     assert spec.stream == STREAM
-    assert spec.env == {"id": "CartPole-v1", "arguments": {"sutton_barto_reward": True}}
+    assert spec.env == {"id": "CartPole-v1", "arguments": {"sutton_barto_reward": True}, "wrappers": []}
     assert spec.policy == {"name": "actor-critic", "arguments": {}, "mapping": "identity"}
     assert spec.extras == policy.extras
     again = make_policy("actor-critic", spec.observation, spec.action, rng=np.random.default_rng(1))
@@ -326,12 +389,9 @@ def test_help_names_every_setting() -> None:
             EnvError,
             "metadata['autoreset_mode'] must be a gymnasium.vector.AutoresetMode, but is none: ",
         ),
-        ((DICT_OBSERVATION,), SpaceError, f"environment '{DICT_OBSERVATION}': observation space Dict: "),
-        (
-            (MULTI_DISCRETE_ACTION,),
-            SpaceError,
-            f"environment '{MULTI_DISCRETE_ACTION}': action space MultiDiscrete: it is not mapped to Arrow",
-        ),
+        ((SEQUENCE_OBSERVATION,), SpaceError, "observation space"),
+        ((MULTI_DISCRETE_ACTION,), PolicyError, "action space MultiDiscrete("),
+        (("CartPole-v1", "--wrappers", '[{"name": "NoSuchWrapper"}]'), EnvError, "NoSuchWrapper"),
     ],
 )
 def test_an_env_that_cannot_be_had_is_told_and_needs_no_kafka(env: tuple[str, ...], error: Any, told: str) -> None:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     import numpy as np
     from numpy.typing import NDArray
 
@@ -88,6 +90,11 @@ class Envs(Protocol):
     action_space: Space
     reward_dtype: np.dtype[Any]
     infos: tuple[Column, ...]
+
+    @property
+    def unstorable(self) -> Mapping[str, int]:
+        """How many values of infos were left out since their column cannot hold them, by key."""
+        ...
 
     def reset(self) -> Answer:
         """Begin a new episode in every env; whatever was open is left without an end."""
