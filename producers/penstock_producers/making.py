@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from gymnasium.vector import AutoresetMode
 
@@ -29,6 +29,8 @@ def env_source(settings: ProducerSettings) -> EnvSource:
 
 def make_env(settings: ProducerSettings, seeds: Seeds, clock: Callable[[], float]) -> Envs:
     """Make the envs that the settings describe."""
+    if len(set(settings.infos)) < len(settings.infos):
+        raise SettingsError(f"--infos {settings.infos}: each key once")
     containment = Containment(
         step_timeout=settings.step_timeout_seconds,
         max_rebuilds=settings.max_rebuilds,
@@ -58,7 +60,7 @@ def describe(settings: ProducerSettings, env: Envs, rng: np.random.Generator) ->
         arguments=settings.policy_arguments,
         rng=rng,
     )
-    spec = StreamSpec(
+    spec = _spec(
         settings.stream,
         env.observation_space,
         env.action_space,
@@ -69,6 +71,15 @@ def describe(settings: ProducerSettings, env: Envs, rng: np.random.Generator) ->
         policy={"name": settings.policy, "arguments": settings.policy_arguments, "mapping": policy.mapping},
     )
     return spec, policy
+
+
+def _spec(*columns: Any, **described: Any) -> StreamSpec:
+    spec = StreamSpec(*columns, **described)
+    try:
+        spec.canonical  # noqa: B018  (made here, so that what JSON cannot hold is refused here)
+    except (TypeError, ValueError) as error:
+        raise SettingsError(f"--env-arguments, --wrappers or --policy-arguments: no plain JSON: {error}") from error
+    return spec
 
 
 def _autoreset(name: str | None) -> AutoresetMode | None:

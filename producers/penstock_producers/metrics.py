@@ -81,8 +81,8 @@ class ProducerMetrics:
         """A fragment was closed."""
         if fragment.steps:
             self._health.ready("env")
-        else:
-            self._health.unready("env", "no env gave a step in the last fragment")
+        elif fragment.aborts:
+            self._health.unready("env", f"no env gave a step, and env {fragment.aborts[-1]}")
         self._fragments.inc()
         self._steps.inc(fragment.steps)
         for abort in fragment.aborts:

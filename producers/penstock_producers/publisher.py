@@ -150,9 +150,10 @@ class Publisher:
             sequence=self._sequence,
             encoding=self._encoding,
         )
-        if encoded.size > self._limits.max_message_bytes:
+        size = encoded.size + len(self._producer.encode())
+        if size > self._limits.max_message_bytes:
             raise TooLargeError(
-                f"a message of {batch.num_rows} chunks takes {encoded.size} bytes, at most "
+                f"a message of {batch.num_rows} chunks takes {size} bytes, at most "
                 f"{self._limits.max_message_bytes} may be sent: raise --max-message-bytes"
             )
         return encoded

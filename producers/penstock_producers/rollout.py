@@ -32,6 +32,7 @@ class Rollout:
         cut_steps: after how many steps an episode is cut, so that one that never ends is stored all the same; None
             for never.
         clock: seconds that never go back.
+        beat: called after each answer of the envs.
     """
 
     def __init__(
@@ -45,12 +46,14 @@ class Rollout:
         message_bytes: int,
         cut_steps: int | None = None,
         clock: Callable[[], float],
+        beat: Callable[[], None] = lambda: None,
     ) -> None:
         self._env = env
         self._policy = policy
         capacity = _capacity(spec, env.num_envs, fragment_steps, message_bytes)
         self._fragment_seconds = fragment_seconds
         self._clock = clock
+        self._beat = beat
         self._fragment = Fragment(spec, env.num_envs, capacity, message_bytes, policy.recording, cut_steps)
         self._acting: ActingPolicy | None = None
         self._answer = env.reset()
@@ -75,6 +78,7 @@ class Rollout:
                 env.send(answer.ready, action)
             answer = self._answer = env.recv(deadline - now)
             fragment.append(answer)
+            self._beat()
             now = self._clock()
         return self.close()
 

@@ -93,6 +93,7 @@ def produce(
         message_bytes=message_room(spec, settings.max_message_bytes),
         cut_steps=settings.cut_steps,
         clock=time.monotonic,
+        beat=health.beat,
     )
     health.ready("env")
     patience = _Patience(settings.grace_seconds, health, stop)
@@ -138,7 +139,6 @@ def produce(
                     policy.load(newer)
                     metrics.loaded(newer.version, time.time())
                 publish(rollout.fragment())
-                health.beat()
         except EnvError as error:
             reason = f"env_error: {error}"
             publish(rollout.close())

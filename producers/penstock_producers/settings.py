@@ -11,6 +11,7 @@ from pydantic_settings import SettingsConfigDict
 from penstock_producers.envs import Vectorization
 from penstock_schemas.service import ServiceSettings
 
+# By another name here, since pydantic needs it at run time.
 VectorizationName: TypeAlias = Vectorization
 ProducerId: TypeAlias = Annotated[str, StringConstraints(pattern=r"^[a-zA-Z0-9._-]{1,200}$")]
 Positive: TypeAlias = Annotated[int, Field(ge=1)]
@@ -25,13 +26,13 @@ class ProducerSettings(ServiceSettings):
     model_config = SettingsConfigDict(cli_prog_name="penstock-producer")
 
     env: str
-    """The environment: a gymnasium id, or module:factory."""
+    """The environment: a gymnasium id, module:factory, or envpool:task."""
 
     env_arguments: Annotated[dict[str, Any], Field(default_factory=dict)]
     """Keyword arguments for the environment, as JSON."""
 
     num_envs: Positive = 64
-    """How many environments are stepped together."""
+    """How many environments it steps."""
 
     wrappers: Annotated[list[dict[str, Any]], Field(default_factory=list)]
     """Wrappers around each environment, the innermost first, as a JSON list of {"name": "module:Class" or a name in
@@ -100,7 +101,8 @@ class ProducerSettings(ServiceSettings):
     """After how long a message without acknowledgement is sent again."""
 
     liveness_seconds: PositiveSeconds = 60.0
-    """How long the main loop may stand still before /healthz fails; longer than any step or reset takes."""
+    """How long the main loop may stand still before /healthz fails; longer than making the environments, a step or a
+    reset takes."""
 
     grace_seconds: PositiveSeconds = 20.0
     """How long a stop may take to publish what is at hand."""

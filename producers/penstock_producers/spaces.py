@@ -171,6 +171,7 @@ def _only_leaf_writer(space: LeafSpace) -> Callable[[Leaves], Any]:
 
     def write(values: Leaves) -> Any:
         (value,) = values
-        return value if value.dtype == dtype else value.astype(dtype)
+        # A copy in any case: an env may change what it is given, and what was drawn is recorded.
+        return value.astype(dtype)
 
     return write

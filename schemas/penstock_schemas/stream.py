@@ -13,7 +13,7 @@ import pyarrow as pa
 
 from penstock_schemas.columns import Column
 from penstock_schemas.errors import SettingsError
-from penstock_schemas.spaces import Box, Text, leaves, space_from_json
+from penstock_schemas.spaces import bounded, leaves, space_from_json
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -109,13 +109,8 @@ class StreamSpec:
     @cached_property
     def bounded(self) -> tuple[tuple[LeafSpace, Column], ...]:
         """The leaves of which not every value of their wire dtype is one, and their columns."""
-        spaces = (*leaves(self.observation), *leaves(self.action))
-        columns = (*self.observation_columns, *self.action_columns)
-        return tuple(
-            (leaf.space, column)
-            for leaf, column in zip(spaces, columns, strict=True)
-            if not (isinstance(leaf.space, Text) or (isinstance(leaf.space, Box) and leaf.space.dtype != np.bool_))
-        )
+        sides = ((self.observation, self.observation_columns), (self.action, self.action_columns))
+        return tuple((leaves(space)[i].space, columns[i]) for space, columns in sides for i in bounded(space))
 
     @cached_property
     def schema(self) -> pa.Schema:

@@ -280,6 +280,72 @@ class InformingEnv(CountingEnv):
         return observation, reward, *ends, {"mask": np.ones(2 if self.counter.step_ < 3 else 3, np.int8)}
 
 
+class TalkingEnv(gymnasium.Env[Any, Any]):
+    """Says what cannot be written; env 0 behaves."""
+
+    observation_space: spaces.Space[Any] = spaces.Text(5, charset="abc")
+    action_space = ACTIONS
+
+    def __init__(self, env_index: int) -> None:
+        self.what = ["abc", "x" * 9000, "\ud800", "raise"][env_index]
+        self.steps = 0
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
+        self.steps = 0
+        return "a", {"said": "hello"}
+
+    def step(self, action: Any) -> Any:
+        self.steps += 1
+        if self.steps < 3:
+            return "b", 0.0, False, False, {"said": self.what * 100}
+        if self.what == "raise":
+            raise RuntimeError("bad \ud800")
+        return self.what, 0.0, False, False, {}
+
+
+class FrameEnv(CountingEnv):
+    """Observes large frames, all of whose pixels are the step."""
+
+    def __init__(self) -> None:
+        super().__init__(longest=100)
+        self.observation_space = spaces.Box(0, 255, (40, 40), np.uint8)
+
+    def observe(self) -> Any:
+        return np.full((40, 40), self.counter.step_, np.uint8)
+
+
+class GreedyEnv(CountingVectorEnv):
+    """Changes the actions that it is given."""
+
+    def __init__(self, num_envs: int) -> None:
+        super().__init__(num_envs)
+        self.single_action_space = spaces.Box(-1, 1, (2,), np.float32)
+        self.action_space = batch_space(self.single_action_space, num_envs)
+
+    def step(self, actions: Any) -> Any:
+        actions *= 0
+        return super().step(actions)
+
+
+class RunawayEnv(CountingVectorEnv):
+    """Observes a Discrete; from its third step on a value that is none of it."""
+
+    def __init__(self, num_envs: int) -> None:
+        super().__init__(num_envs)
+        self.single_observation_space = spaces.Discrete(5)
+        self.observation_space = batch_space(self.single_observation_space, num_envs)
+        self.steps = 0
+
+    def reset(self, **kwargs: Any) -> Any:
+        super().reset(**kwargs)
+        return np.zeros(self.num_envs, np.int64), {}
+
+    def step(self, actions: Any) -> Any:
+        self.steps += 1
+        _, *rest = super().step(actions)
+        return np.full(self.num_envs, 259 if self.steps > 3 else 3), *rest
+
+
 class SignalledEnv(CountingEnv):
     """Interrupts its process; observes the process id, and whether SIGTERM has its default effect there."""
 
@@ -301,3 +367,16 @@ gymnasium.register("penstock-test/OnlyVector-v0", vector_entry_point=f"{__name__
 gymnasium.register(
     "penstock-test/Limited-v0", entry_point=f"{__name__}:CountingEnv", max_episode_steps=3, kwargs={"longest": 4}
 )
+
+
+class HeldEnv(CountingEnv):
+    """Env 1 takes its third step only once someone opens the pipe at `path` for writing."""
+
+    def __init__(self, path: str, env_index: int) -> None:
+        super().__init__(longest=10**6)
+        self.pipe = path if env_index == 1 else None
+
+    def step(self, action: Any) -> Any:
+        if self.pipe is not None and self.counter.step_ == 2:
+            os.close(os.open(self.pipe, os.O_RDONLY))
+        return super().step(action)

@@ -44,6 +44,17 @@ def remembering(observation: Any, action: Any) -> nn.Module:
     return Remembering(action.n)
 
 
+class Looking(Constant):
+    """Values an observation by its last number, which it answers as it lies in the observation."""
+
+    def forward(self, observation: Tensor) -> tuple[Tensor, Tensor]:
+        return super().forward(observation)[0], observation[:, -1]
+
+
+def looking(observation: Any, action: Any) -> nn.Module:
+    return Looking([0.0] * action.n)
+
+
 class Doubling(ActorCritic):
     """The built-in network, twice."""
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from itertools import islice, pairwise
 from typing import TYPE_CHECKING, Any
+from unittest.mock import patch
 
 import numpy as np
 import pytest
@@ -11,7 +12,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from penstock_producers.envs.rows import Answer, Rows
-from penstock_producers.fragment import ActingPolicy, ClosedFragment, Fragment
+from penstock_producers.fragment import ActingPolicy, ClosedFragment, Fragment, values
 from penstock_producers.fragment.split import TEXT_BYTES
 from penstock_producers.publisher import message_room
 from penstock_schemas.chunks import Exploration, check
@@ -79,20 +80,21 @@ def filled(spec: StreamSpec, num_envs: int, steps: int, message_bytes: int, end:
     end=st.sampled_from([0.0, 0.1, 0.5, 1.0]),
     fault=st.sampled_from([0.0, 0.0, 0.1, 0.5]),
     longest=st.sampled_from([1, 2, 3, 100]),
+    large_bytes=st.sampled_from([1, 1 << 30]),
     cut_steps=st.sampled_from([None, None, 1, 2, 3, 7]),
     spec=st.sampled_from([spec_of(()), spec_of(), spec_of((2, 2)), nested_spec()]),
     seed=st.integers(0, 1 << 32),
 )
 # Every episode ends with the fragment, so that the next one begins with nothing at hand, and gets nothing either.
-@example("next step", 2, [2, 0, 3], 1.0, 0.0, 100, None, spec_of(), 0)
+@example("next step", 2, [2, 0, 3], 1.0, 0.0, 100, 1, None, spec_of(), 0)
 # A fragment that ends with reset rows.
-@example("same step", 2, [1, 1, 2, 3], 1.0, 0.0, 100, None, spec_of(), 0)
+@example("same step", 2, [1, 1, 2, 3], 1.0, 0.0, 100, 1, None, spec_of(), 0)
 # A chunk cut by steps whose episode goes on in the next fragment.
-@example("same step", 2, [9, 9, 9], 0.0, 0.0, 2, None, spec_of(), 0)
+@example("same step", 2, [9, 9, 9], 0.0, 0.0, 2, 1, None, spec_of(), 0)
 # Aborts of episodes all of whose steps were published before.
-@example("asynchronous", 4, [1] * 6, 0.0, 0.5, 100, None, spec_of(), 0)
+@example("asynchronous", 4, [1] * 6, 0.0, 0.5, 100, 1, None, spec_of(), 0)
 # Parts that are cut with the fragment's last row.
-@example("same step", 2, [3, 3, 3], 0.0, 0.0, 100, 3, spec_of(), 0)
+@example("same step", 2, [3, 3, 3], 0.0, 0.0, 100, 1, 3, spec_of(), 0)
 def test_fragments_are_what_one_step_at_a_time_records(
     mode: str,
     num_envs: int,
@@ -100,12 +102,16 @@ def test_fragments_are_what_one_step_at_a_time_records(
     end: float,
     fault: float,
     longest: int,
+    large_bytes: int,
     cut_steps: int | None,
     spec: StreamSpec,
     seed: int,
 ) -> None:
+    """From `large_bytes` on observations lie env by env."""
     room = TEXT_BYTES + spec.row_bytes + longest * spec.step_bytes + seed % spec.step_bytes
-    pair = Pair(Fragment(spec, num_envs, 2 * CAPACITY, room, None, cut_steps), Recorder(spec, longest, cut_steps))
+    with patch.object(values, "LARGE_BYTES", large_bytes):
+        fragment = Fragment(spec, num_envs, 2 * CAPACITY, room, None, cut_steps)
+    pair = Pair(fragment, Recorder(spec, longest, cut_steps))
     stream = answers(spec, num_envs, mode, np.random.default_rng(seed), end, fault)
     for number, length in enumerate(lengths):
         if number:

@@ -17,7 +17,7 @@ from penstock_producers.policy.inputs import flat
 from penstock_schemas.columns import Column
 from penstock_schemas.errors import PolicyError, PolicyRejectedError
 from penstock_schemas.policies import PolicyRecord, digest
-from penstock_schemas.spaces import Box, Discrete
+from penstock_schemas.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete, Text, Tuple, leaves
 from tests.producers import policy_zoo
 
 if TYPE_CHECKING:
@@ -60,6 +60,36 @@ def test_categorical_log_probabilities_are_torch_s(start: int) -> None:
     assert np.array_equal(distribution.send(action), action)
     assert distribution.mapping == "identity"
     assert distribution.columns == ()
+
+
+WIDE = np.finfo(np.float64).max
+
+
+@pytest.mark.parametrize(
+    "space",
+    [
+        Discrete(3, start=-7),
+        MultiDiscrete((2,), (1 << 62, 3), (1 << 62, 0)),
+        MultiBinary((2, 3)),
+        Text(5, 2, "ab"),
+        Text(3),
+        Box((2,), FLOAT32, (-1.0, 0.5), (1.0, 0.75)),
+        Box((3,), np.dtype(np.float64), (-np.inf, 0.0, -np.inf), (np.inf, np.inf, 2.0)),
+        Box((2,), np.dtype(np.float64), (-WIDE,), (WIDE,)),
+        Box((2, 2), np.dtype(np.uint8), (0.0,), (255.0,)),
+        Box((4,), np.dtype(np.int64)),
+        Box((2,), np.dtype(np.bool_), (0.0,), (1.0,)),
+        Dict((("a", Discrete(2)), ("b", Tuple((Text(1), Box((), FLOAT32, (0.0,), (1.0,))))))),
+    ],
+)
+def test_random_actions_are_of_their_space(space: Any) -> None:
+    policy = make_policy("random", OBSERVATION, space, rng=rng())
+    actions = policy.act((np.zeros((300, 4), np.float32),))
+    for leaf, drawn in zip(leaves(space), actions.sent, strict=True):
+        assert leaf.space.contains(drawn.astype(leaf.space.dtype)).all()
+        assert len(np.unique(drawn.astype(str) if drawn.dtype == object else drawn, axis=0)) > 1
+    with pytest.raises(PolicyRejectedError, match="random actions have no weights"):
+        policy.load(PolicyRecord(1, {}))
 
 
 @pytest.mark.parametrize("logits", [[0.0] * 5, [1.0, -2.0, 0.5, 0.0, -0.3], [3.0, 3.0, -4.0, 0.0, 1.0]])

@@ -355,6 +355,14 @@ def test_the_stream_names_how_to_make_env_and_policy_again() -> None:
         ((*REQUIRED, "--grace-seconds", "0"), "--grace-seconds '0'"),
         ((*REQUIRED, "--seed", "-1"), "--seed '-1'"),
         ((*REQUIRED, "--env-arguments", "[1]"), "--env-arguments"),
+        ((*REQUIRED, "--wrappers", "{"), "--wrappers"),
+        ((*REQUIRED, "--workers", "-1"), "--workers '-1'"),
+        ((*REQUIRED, "--cut-steps", "0"), "--cut-steps '0'"),
+        ((*REQUIRED, "--compression", "lz4"), "--compression 'lz4'"),
+        ((*REQUIRED, "--step-timeout-seconds", "0"), "--step-timeout-seconds '0'"),
+        ((*REQUIRED, "--max-rebuilds", "-1"), "--max-rebuilds '-1'"),
+        ((*REQUIRED, "--rebuild-backoff-seconds", "0"), "--rebuild-backoff-seconds '0'"),
+        ((*REQUIRED, "--liveness-seconds", "0"), "--liveness-seconds '0'"),
         ((*REQUIRED, "--policy-arguments", "{"), "--policy-arguments"),
         ((*REQUIRED, "--nope", "1"), "unknown: --nope"),
     ],
@@ -392,6 +400,12 @@ def test_help_names_every_setting() -> None:
         ((SEQUENCE_OBSERVATION,), SpaceError, "observation space"),
         ((MULTI_DISCRETE_ACTION,), PolicyError, "action space MultiDiscrete("),
         (("CartPole-v1", "--wrappers", '[{"name": "NoSuchWrapper"}]'), EnvError, "NoSuchWrapper"),
+        (("CartPole-v1", "--infos", "a", "--infos", "a"), SettingsError, "--infos ['a', 'a']: each key once"),
+        (
+            (f"{ZOO}:CountingEnv", "--env-arguments", '{"longest": NaN}'),
+            SettingsError,
+            "--env-arguments, --wrappers or --policy-arguments: no plain JSON",
+        ),
     ],
 )
 def test_an_env_that_cannot_be_had_is_told_and_needs_no_kafka(env: tuple[str, ...], error: Any, told: str) -> None:

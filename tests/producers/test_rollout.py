@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import time
+from contextlib import closing
 from itertools import count, pairwise
 from typing import TYPE_CHECKING, Any
 
@@ -22,6 +24,7 @@ from tests.producers.recorder import rows_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+    from pathlib import Path
 
 ZOO = "tests.producers.env_zoo"
 NUM_ENVS = 3
@@ -45,6 +48,7 @@ class Made:
         fragment_seconds: float = 1e9,
         cut_steps: int | None = None,
         clock: Callable[[], float] = lambda: 0.0,
+        beat: Callable[[], object] = lambda: None,
     ) -> None:
         self.env = env
         self.policy = make_policy(policy, env.observation_space, env.action_space, rng=np.random.default_rng(0))
@@ -60,6 +64,7 @@ class Made:
             message_bytes=1 << 19,
             cut_steps=cut_steps,
             clock=clock,
+            beat=beat,
         )
 
     def episodes(self, fragments: int) -> dict[tuple[int, int], list[dict[str, Any]]]:
@@ -149,6 +154,45 @@ def test_a_chunk_has_the_version_that_acted_in_it(env: Envs) -> None:
     assert {(row["policy_version"], row["policy_digest"]) for row in later} == {(4, PolicyRecord(4, weights).digest)}
 
 
+def test_a_step_has_the_version_that_chose_its_action_also_where_the_policy_was_refreshed_meanwhile(
+    tmp_path: Path,
+) -> None:
+    """Env 1 is in its third step from before the refresh until long after it."""
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    env = envs_of(f"{ZOO}:HeldEnv", 2, {"path": str(pipe)}, vectorization="lanes", workers=2)
+    with closing(env):
+        made = Made(env)
+        policy = made.policy
+        assert isinstance(policy, TorchPolicy)
+        first = (0, policy.digest)
+        acted: dict[int, list[tuple[int, bytes]]] = {0: [], 1: []}
+
+        def fragment() -> None:
+            """Run one, and file of each step the version and the digest that it says acted."""
+            for row in rows_of(made.rollout.fragment().batches):
+                acted[row["env"]] += [(row["policy_version"], row["policy_digest"])] * len(row["reward"])
+
+        while len(acted[1]) < 2:
+            fragment()
+        fragment()  # it begins with the action of env 1's third step, at the latest
+        before = len(acted[0])
+        record = PolicyRecord(4, {name: value.numpy() * 2 for name, value in policy._module.state_dict().items()})
+        policy.load(record)
+        second = (4, record.digest)
+        for _ in range(3):
+            fragment()
+        assert acted[1] == [first] * 2
+        os.close(os.open(pipe, os.O_WRONLY))
+        while len(acted[1]) < 5:
+            fragment()
+        assert acted[1][:5] == [first, first, first, second, second]
+        # Env 0's next action may have been on its way too.
+        assert set(acted[0][:before]) == {first}
+        assert set(acted[0][before + 1 :]) == {second}
+        assert len(acted[0]) > before + 10
+
+
 @pytest.mark.parametrize("settings", [{}, {"vectorization": "lanes"}, {"vectorization": "lanes", "workers": 2}])
 def test_equal_seeds_give_equal_fragments(settings: dict[str, Any]) -> None:
     """To the last bit, over a refresh too: with workers, in lockstep."""
@@ -188,6 +232,65 @@ def test_an_env_may_break_with_no_episode_open() -> None:
         made.rollout.fragment()
     closed = made.rollout.close()
     assert (closed.steps, closed.batches, len(closed.episode_return)) == (0, (), 0)
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_what_no_message_can_hold_costs_an_episode_or_an_info_and_no_producer(workers: int) -> None:
+    """An exception with a lone surrogate; texts too long, and with surrogates, as observations and as infos."""
+    env = envs_of(
+        f"{ZOO}:TalkingEnv",
+        4,
+        workers=workers,
+        infos=["said"],
+        containment=Containment(max_rebuilds=10**6, backoff=1e-9, check_bounds=False),
+    )
+    made = Made(env, policy="random", fragment_steps=4)
+    reasons: set[str] = set()
+    while len(reasons) < 3:
+        for batch in made.rollout.fragment().batches:
+            check(batch, made.spec)
+            reasons.update(reason for reason in batch.column("abort_reason").to_pylist() if reason)
+            assert {said for row in batch.column("info.said").to_pylist() for said in row} <= {None, "hello"}
+    env.close()
+    assert reasons == {
+        r"env_raised: step() raised RuntimeError: bad \ud800",
+        "env_observation: observation: it has 9000 characters, but its space has 5 at most",
+        "env_observation: observation: it has a lone surrogate, which UTF-8 has not",
+    }
+    assert env.unstorable["said"] > 0
+
+
+def test_large_observations_are_those_that_were_seen() -> None:
+    made = Made(envs_of(f"{ZOO}:FrameEnv", 1), fragment_steps=16)
+    for rows in made.episodes(20).values():
+        seen = [rows[0]["observation"][0], *(frame for row in rows for frame in row["observation"][1:])]
+        assert [set(frame) for frame in seen] == [{step} for step in range(len(seen))]
+
+
+def test_what_was_drawn_is_recorded_though_the_env_changes_what_it_is_given() -> None:
+    made = Made(envs_of(f"{ZOO}:GreedyEnv"), policy="random")
+    assert all(any(action) for rows in made.episodes(3).values() for row in rows for action in row["action"])
+
+
+def test_what_a_module_answers_is_recorded_though_it_is_a_view_of_the_observation() -> None:
+    made = Made(envs_of(f"{ZOO}:CountingVectorEnv"), policy="tests.producers.policy_zoo:looking")
+    for rows in made.episodes(4).values():
+        for row in rows:
+            assert row["value"] == [seen[2] for seen in row["observation"][:-1]]
+
+
+def test_a_vector_env_that_leaves_a_discrete_space_ends_and_nothing_is_stored_as_another_value() -> None:
+    made = Made(envs_of(f"{ZOO}:RunawayEnv", 2))
+    with pytest.raises(EnvError, match=r"observation has a value outside 0 … 4: 259 … 259; mend the environment"):
+        made.rollout.fragment()
+    assert {seen for row in rows_of(made.rollout.close().batches) for seen in row["observation"]} == {0, 3}
+
+
+def test_the_loop_beats_with_every_answer() -> None:
+    beats = count()
+    made = Made(envs_of(f"{ZOO}:CountingEnv"), beat=lambda: next(beats))
+    made.rollout.fragment()
+    assert next(beats) == 7
 
 
 def test_an_endless_episode_is_cut_and_goes_on() -> None:

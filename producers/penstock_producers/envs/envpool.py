@@ -13,7 +13,7 @@ from penstock_producers.envs.vector_infos import VectorInfos
 from penstock_producers.envs.vector_observations import misfit
 from penstock_producers.spaces import batch_reader, from_gymnasium
 from penstock_schemas.errors import EnvError
-from penstock_schemas.spaces import leaves
+from penstock_schemas.spaces import bounded, leaves
 
 if TYPE_CHECKING:
     from collections import Counter
@@ -117,6 +117,8 @@ class EnvPoolEnvs:
         self._leaves = tuple(
             (leaf.name("observation"), leaf.space.dtype, leaf.space.shape) for leaf in leaves(self.observation_space)
         )
+        found = leaves(self.observation_space)
+        self._bounded = tuple((i, found[i].space) for i in bounded(self.observation_space))
         self._in_flight = np.zeros(self.num_envs, np.bool_)
         self._first = np.zeros(self.num_envs, np.bool_)
         self._stale = np.zeros(self.num_envs, np.bool_)
@@ -196,6 +198,9 @@ class EnvPoolEnvs:
                 raise misfit(self._name, name, leaf, (n, *shape), dtype)
             # A Discrete comes as int32 though its space says int64, a MultiBinary as bool.
             observation.append(leaf.astype(dtype, copy=False))
+        for i, space in self._bounded:
+            if outside := space.outside(observation[i]):
+                raise EnvError(f"environment {self._name}: {self._leaves[i][0]} has {outside}; use another task")
         return tuple(observation)
 
     def _nothing(self) -> Answer:

@@ -53,6 +53,9 @@ class Abort(NamedTuple):
     reason: str
     """Its kind, and after a colon the details."""
 
+    def __str__(self) -> str:
+        return f"{self.env}: {self.reason}"
+
     @property
     def kind(self) -> str:
         """What kind of fault it was."""

@@ -8,14 +8,14 @@ import numpy as np
 
 from penstock_producers.spaces import batch_reader
 from penstock_schemas.errors import EnvError
-from penstock_schemas.spaces import Dict, Text, Tuple, flatten, leaves
+from penstock_schemas.spaces import Dict, Text, Tuple, bounded, flatten, leaves
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from numpy.typing import NDArray
 
-    from penstock_schemas.spaces import Leaves, Space
+    from penstock_schemas.spaces import LeafSpace, Leaves, Space
 
 
 class VectorObservations:
@@ -32,11 +32,30 @@ class VectorObservations:
         self._name = name
         self._read = batch_reader(space)
         self._leaves = tuple((leaf.name(""), leaf.space.dtype, (num_envs, *leaf.space.shape)) for leaf in leaves(space))
+        self._most = {i: leaf.space.max_length for i, leaf in enumerate(leaves(space)) if isinstance(leaf.space, Text)}
         self._texts = tuple(i for i, (_, dtype, _) in enumerate(self._leaves) if dtype.kind == "O")
         _, self._dtype, self._shape = self._leaves[0]
         is_array = not isinstance(space, Dict | Tuple | Text)
-        self.read: Callable[[Any], Leaves] = self._read_array if is_array else self._read_tree
+        self._bounded = tuple((i, leaves(space)[i].space) for i in bounded(space))
+        read = self._read_array if is_array else self._read_tree
+        self.read: Callable[[Any], Leaves] = self._bounded_read(read) if self._bounded else read
         """Part a batch into its leaves, without a copy; raises `EnvError` where it is not of its space."""
+
+    def _bounded_read(self, read: Callable[[Any], Leaves]) -> Callable[[Any], Leaves]:
+        def checked(batch: Any) -> Leaves:
+            observation = read(batch)
+            for i, space in self._bounded:
+                self._check_inside("observation", i, space, observation[i])
+            return observation
+
+        return checked
+
+    def _check_inside(self, what: str, i: int, space: LeafSpace, values: NDArray[Any]) -> None:
+        # Stored in fewer bits it would become another value.
+        if outside := space.outside(values):
+            raise EnvError(
+                f"environment {self._name}: {what}{self._leaves[i][0]} has {outside}; mend the environment or its space"
+            )
 
     def _read_array(self, batch: Any) -> Leaves:
         # Every step of every plain space passes here.
@@ -90,18 +109,28 @@ class VectorObservations:
             raise misfit(self._name, f"final_obs{path}", last, (len(last), *shape[1:]), dtype)
         if last.shape[1:] != shape[1:]:
             raise misfit(self._name, f"final_obs{path}", last, (len(last), *shape[1:]), dtype)
+        for bounded_leaf, space in self._bounded:
+            if bounded_leaf == i:
+                self._check_inside("final_obs", i, space, last)
         # An env's own array may be of a wider dtype than its space: cast, as gymnasium casts observations.
         whole[done] = last
         return whole
 
     def _check_text(self, what: str, i: int, values: NDArray[Any]) -> None:
         try:
-            "".join(values.tolist()).encode()
+            texts = values.tolist()
+            "".join(texts).encode()
         except (TypeError, ValueError) as error:
             raise EnvError(
                 f"environment {self._name}: {what}{self._leaves[i][0]} must be strings that can be written as UTF-8: "
                 f"{error}; mend the environment or its space"
             ) from error
+        longest = max(map(len, texts), default=0)
+        if longest > self._most[i]:
+            raise EnvError(
+                f"environment {self._name}: {what}{self._leaves[i][0]} has {longest} characters, its space has "
+                f"{self._most[i]} at most; mend the environment or its space"
+            )
 
     def _other_structure(self, what: str, error: Exception) -> EnvError:
         return EnvError(

@@ -214,8 +214,7 @@ class Fragment:
             columns[column.name] = list_column(column, np.take(values, index, axis=0), offsets, valid[index])
         index, offsets = _ranges(pieces.head + 1, pieces.length)
         index = runs.order[index]
-        reward = next(column for column in spec.columns if column.name == "reward")
-        columns["reward"] = list_column(reward, log.reward[index], offsets)
+        columns["reward"] = list_column(spec.reward_column, log.reward[index], offsets)
         drawn = self._recording.finish([np.take(values, index, axis=0) for values in log.drawn])
         for column, values in zip((*spec.action_columns, *spec.extras), drawn, strict=True):
             columns[column.name] = list_column(column, values, offsets)

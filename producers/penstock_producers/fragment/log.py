@@ -86,7 +86,8 @@ class RowLog:
 
     def resets(self, rows: Rows) -> None:
         """Copy reset rows."""
-        self._append(rows)
+        start, stop = self._append(rows)
+        self.reward[start:stop] = 0
 
     def abort(self, abort: Abort) -> None:
         """An env's episode ends after the rows at hand."""
@@ -105,6 +106,7 @@ class RowLog:
         at = rows.tolist() if self.options else []
         self.options = {new: self.options[old] for new, old in enumerate(at) if old in self.options}
         self.first[:count], self.terminated[:count], self.truncated[:count] = True, False, False
+        self.reward[:count] = 0
         self.count = self.carried = count
         self.aborts.clear()
 

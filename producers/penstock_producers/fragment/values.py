@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from penstock_schemas.columns import Column
 
 # From here on copying a value costs more than finding its place.
-_LARGE_BYTES = 1024
+LARGE_BYTES = 1024
 
 
 class Values(Protocol):
@@ -24,7 +24,7 @@ class Values(Protocol):
         ...
 
     def take(self, rows: NDArray[np.intp]) -> NDArray[Any]:
-        """Gather the values of rows; they may be a view, which holds until the next `put` or `carry`."""
+        """Gather the values of rows; they may be a view, which holds until the next `put`, also over a `carry`."""
         ...
 
     def carry(self, rows: NDArray[np.intp], env: NDArray[np.int32]) -> None:
@@ -34,7 +34,7 @@ class Values(Protocol):
 
 def values_of(column: Column, rows: int, num_envs: int) -> Values:
     """Make room for so many rows."""
-    large = not column.is_text and column.item_bytes >= _LARGE_BYTES
+    large = not column.is_text and column.item_bytes >= LARGE_BYTES
     return _EnvByEnv(column, rows, num_envs) if large else _InOrder(column, rows)
 
 
@@ -66,14 +66,18 @@ class _EnvByEnv:
         self._starts = np.arange(num_envs) * each
         self._next = self._starts.copy()
         self._place = np.empty(rows, np.intp)
+        # What was carried is written when the views that were taken before no longer count.
+        self._carried: tuple[NDArray[np.intp], NDArray[Any]] | None = None
 
     def put(self, rows: slice, env: NDArray[np.int32], values: NDArray[Any]) -> None:
+        self._settle()
         place = self._next[env]
         self._place[rows] = place
         self._values[place] = values.reshape(len(env), -1)
         self._next[env] = place + 1
 
     def take(self, rows: NDArray[np.intp]) -> NDArray[Any]:
+        self._settle()
         place = self._place[rows]
         if len(place) and place[-1] - place[0] == len(place) - 1 and (np.diff(place) == 1).all():
             taken = self._values[place[0] : place[-1] + 1]
@@ -82,7 +86,14 @@ class _EnvByEnv:
         return taken.reshape(len(rows), *self._shape)
 
     def carry(self, rows: NDArray[np.intp], env: NDArray[np.int32]) -> None:
-        self._values[self._starts[env]] = self._values[self._place[rows]]
+        self._settle()
+        self._carried = self._starts[env], self._values[self._place[rows]]
         self._next = self._starts.copy()
         self._next[env] += 1
         self._place[: len(rows)] = self._starts[env]
+
+    def _settle(self) -> None:
+        if self._carried is not None:
+            places, values = self._carried
+            self._values[places] = values
+            self._carried = None

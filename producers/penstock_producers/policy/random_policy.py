@@ -58,10 +58,10 @@ class RandomPolicy:
 
 def _draw(space: LeafSpace, n: int, rng: np.random.Generator) -> NDArray[Any]:
     if isinstance(space, Discrete):
-        return rng.integers(space.start, space.start + space.n, n)
+        return rng.integers(0, space.n, n) + space.start
     if isinstance(space, MultiDiscrete):
-        start = np.asarray(space.start)
-        return rng.integers(start, start + np.asarray(space.nvec), (n, len(start))).reshape(n, *space.shape)
+        each: NDArray[Any] = rng.integers(0, np.asarray(space.nvec), (n, len(space.nvec))) + np.asarray(space.start)
+        return each.reshape(n, *space.shape)
     if isinstance(space, Text):
         return np.array([_text(space, rng) for _ in range(n)] + [None], object)[:-1]
     if isinstance(space, Box):
@@ -81,9 +81,10 @@ def _box(space: Box, n: int, rng: np.random.Generator) -> NDArray[Any]:
         low, high = np.maximum(low, _least(space)), np.minimum(high, _most(space))
         drawn = np.floor(rng.uniform(low, np.nextafter(high + 1, low), (n, size)))
         return np.clip(drawn, low, high).astype(space.dtype).reshape(n, *space.shape)
-    bounded = np.isfinite(low) & np.isfinite(high)
+    with np.errstate(over="ignore"):
+        bounded = np.isfinite(high - low)
     drawn = rng.standard_normal((n, size))
-    below, above = np.isfinite(low) & ~bounded, np.isfinite(high) & ~bounded
+    below, above = np.isfinite(low) & np.isinf(high), np.isfinite(high) & np.isinf(low)
     drawn[:, below] = low[below] + rng.standard_exponential((n, below.sum()))
     drawn[:, above] = high[above] - rng.standard_exponential((n, above.sum()))
     drawn[:, bounded] = rng.uniform(low[bounded], high[bounded], (n, bounded.sum()))

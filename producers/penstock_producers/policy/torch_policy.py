@@ -155,8 +155,8 @@ class TorchPolicy:
     def _module_forward(self, given: Any) -> tuple[NDArray[Any], NDArray[Any]]:
         with torch.inference_mode():
             parameters, value = self._module(given)
-        # A view of a parameter keeps its gradient even here.
-        return _numpy(parameters), _numpy(value)
+        # Copies: a module may answer a view of the observation, which is the env's to overwrite.
+        return _numpy(parameters).copy(), _numpy(value).copy()
 
 
 def _tensor(given: Any) -> Any:

@@ -8,7 +8,18 @@ travels through Penstock as its leaves: a tuple of arrays of shape (n, *leaf sha
 from __future__ import annotations
 
 from penstock_schemas.spaces.arrays import Box, Discrete, LeafSpace, MultiBinary, MultiDiscrete, Text
-from penstock_schemas.spaces.tree import Dict, Leaf, Leaves, Space, Tuple, flatten, leaves, space_from_json, unflatten
+from penstock_schemas.spaces.tree import (
+    Dict,
+    Leaf,
+    Leaves,
+    Space,
+    Tuple,
+    bounded,
+    flatten,
+    leaves,
+    space_from_json,
+    unflatten,
+)
 
 __all__ = [
     "Box",
@@ -22,6 +33,7 @@ __all__ = [
     "Space",
     "Text",
     "Tuple",
+    "bounded",
     "flatten",
     "leaves",
     "space_from_json",

@@ -86,6 +86,12 @@ def unflatten(space: Space, values: Iterable[_T]) -> Any:
     return _unflatten(space, iterator)
 
 
+def bounded(space: Space) -> tuple[int, ...]:
+    """Which leaves cannot have every value of their dtype: all but plain boxes and text."""
+    found = leaves(space)
+    return tuple(i for i, leaf in enumerate(found) if not (_is_box(leaf.space) or isinstance(leaf.space, Text)))
+
+
 def space_from_json(described: Mapping[str, Any]) -> Space:
     """Read a space that `to_json` described; raises `SpaceError` for a type that is not mapped."""
     space: Space
@@ -109,6 +115,10 @@ def space_from_json(described: Mapping[str, Any]) -> Space:
         case other:
             raise SpaceError(f"space type {other!r}: this version of Penstock does not map it to Arrow")
     return space
+
+
+def _is_box(space: LeafSpace) -> bool:
+    return isinstance(space, Box) and space.dtype != np.bool_
 
 
 def _leaves(space: Space, path: tuple[str, ...]) -> Iterator[Leaf]:

@@ -1,0 +1,147 @@
+"""Infos: which keys are recorded, as which columns, and where their values wait to be recorded."""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from penstock_schemas.columns import Column
+from penstock_schemas.errors import EnvError, SpaceError
+from penstock_schemas.stream import INFO
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping, Sequence
+
+    from numpy.typing import NDArray
+
+    from penstock_producers.envs.rows import Info
+
+_LOG = logging.getLogger(__name__)
+# A longer text is left out: messages are planned by what a step takes at most.
+MAX_TEXT_BYTES = 256
+_OFFSET_BYTES = 4
+_DETAIL_CHARACTERS = 100
+
+
+def info_columns(keys: Sequence[str], samples: Iterable[Mapping[str, Any]], name: str) -> tuple[Column, ...]:
+    """Type the columns of the infos `keys`, each by the first of `samples` that has it.
+
+    A bool becomes uint8, an int int64, a float float64 and a string text; an array keeps its dtype and shape.
+
+    Args:
+        keys: top-level keys of an env's infos.
+        samples: infos of single envs; None as a value is as if the key were not there.
+        name: of the environment, for the error.
+
+    Raises:
+        EnvError: a key that no sample has, or whose value cannot be recorded.
+    """
+    seen: dict[str, Any] = {}
+    for sample in samples:
+        seen = {**{key: value for key, value in sample.items() if value is not None}, **seen}
+    columns = []
+    for key in keys:
+        if key not in seen:
+            there = ", ".join(sorted(map(repr, seen))) or "none at all"
+            raise EnvError(
+                f"environment {name}: no info {key!r} came with its first reset and steps; the keys that did are "
+                f"{there}; choose among them"
+            )
+        columns.append(_column(key, seen[key], name))
+    return tuple(columns)
+
+
+class InfoBuffer:
+    """The recorded infos of n envs: of each column the values, and whether they are there.
+
+    Args:
+        columns: named "info.<key>".
+        n: the number of envs.
+        allocate: makes an array of a shape and a dtype.
+
+    Attributes:
+        values: an array (n, *column shape) for each column; None stands for a text that is not there.
+        valid: an array (n,) of bools for each column.
+        unstorable: how many values were left out since their column cannot hold them, by key.
+    """
+
+    def __init__(
+        self,
+        columns: Sequence[Column],
+        n: int,
+        allocate: Callable[[tuple[int, ...], np.dtype[Any]], NDArray[Any]] = np.zeros,
+    ) -> None:
+        self.values = tuple(allocate((n, *column.shape), column.dtype) for column in columns)
+        self.valid = tuple(allocate((n,), np.dtype(np.bool_)) for _ in columns)
+        self.unstorable: Counter[str] = Counter()
+        keys = (column.name.removeprefix(INFO) for column in columns)
+        self._slots = tuple(zip(keys, columns, self.values, self.valid, strict=True))
+        self._named: set[str] = set()
+
+    def put(self, i: int, info: Mapping[str, Any]) -> None:
+        """Keep what `info`, of env i, holds of the columns; what a column cannot hold is left out and counted."""
+        for key, column, values, valid in self._slots:
+            value = info.get(key)
+            stored = None if value is None else _fitted(value, column)
+            valid[i] = there = stored is not None
+            if there or column.is_text:
+                values[i] = stored
+            if not there and value is not None:
+                self._leave_out(key, value, column)
+
+    def rows(self, n: int) -> tuple[Info, ...]:
+        """View the first n envs' infos."""
+        return tuple((values[:n], valid[:n]) for values, valid in zip(self.values, self.valid, strict=True))
+
+    def _leave_out(self, key: str, value: Any, column: Column) -> None:
+        self.unstorable[key] += 1
+        if key not in self._named:
+            self._named.add(key)
+            _LOG.warning(
+                "info %r is recorded with shape %s and dtype %s, so %.*s cannot be stored: such values are left out",
+                *(key, column.shape, column.dtype, _DETAIL_CHARACTERS, repr(value)),
+            )
+
+
+def _column(key: str, value: Any, name: str) -> Column:
+    if isinstance(value, str):
+        return Column(
+            INFO + key, (), np.dtype(object), overlap=True, nullable=True, max_item_bytes=_OFFSET_BYTES + MAX_TEXT_BYTES
+        )
+    try:
+        array = np.asarray(value)
+        dtype = np.dtype(np.uint8) if array.dtype == np.bool_ else array.dtype
+        # Whatever numpy makes an object of is no text, which a column of objects would take it for.
+        dtype = np.dtype(np.void) if dtype.kind == "O" else dtype
+        return Column(INFO + key, array.shape, dtype, overlap=True, nullable=True)
+    except (SpaceError, ValueError) as error:
+        raise EnvError(
+            f"environment {name}: info {key!r} is a {type(value).__name__}, which cannot be recorded: {error}; "
+            "leave it out, or have it be a number, a string or an array"
+        ) from error
+
+
+def _fitted(value: Any, column: Column) -> Any:
+    """Cast a value to its column's dtype; None where that would change its shape or value."""
+    if column.is_text:
+        return value if isinstance(value, str) and _fits(value) else None
+    try:
+        array = np.asarray(value)
+    except ValueError:  # a list of lists of unequal lengths
+        return None
+    if array.shape != column.shape or not np.can_cast(array.dtype, column.dtype, "same_kind"):
+        return None
+    if array.dtype == column.dtype or np.can_cast(array.dtype, column.dtype, "safe") or column.dtype.kind == "f":
+        return array
+    cast = array.astype(column.dtype)
+    return cast if np.array_equal(cast, array) else None
+
+
+def _fits(text: str) -> bool:
+    try:
+        return len(text.encode()) <= MAX_TEXT_BYTES
+    except UnicodeEncodeError:  # a lone surrogate
+        return False

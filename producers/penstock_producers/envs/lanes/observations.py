@@ -1,0 +1,148 @@
+"""Observations of many envs, checked and copied into arrays with a call per leaf of their space."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from penstock_producers.envs.lanes.containment import OBSERVATION, Fault
+from penstock_schemas.spaces import Box, Dict, Text, Tuple, leaves
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+    from numpy.typing import NDArray
+
+    from penstock_schemas.spaces import Leaf, Leaves, Space
+
+
+class Observations:
+    """Room for the observations of n envs: an array (n, *shape) for each leaf of their space, in `leaves`.
+
+    An array of another dtype is taken where no value can change by it, which is what gymnasium's spaces take too;
+    plain Python numbers and lists are cast.
+    """
+
+    def __init__(
+        self,
+        space: Space,
+        n: int,
+        allocate: Callable[[tuple[int, ...], np.dtype[Any]], NDArray[Any]],
+        *,
+        check_bounds: bool,
+    ) -> None:
+        self._space = space
+        self._columns = tuple(_LeafColumn(leaf, n, allocate, check_bounds=check_bounds) for leaf in leaves(space))
+        self.leaves: Leaves = tuple(column.values for column in self._columns)
+
+    def put(self, start: int, observations: Sequence[Any]) -> None:
+        """Copy observations to the rows from `start` on; raises `Fault` where any of them is not of the space."""
+        try:
+            parts = list(_part(self._space, observations))
+        except (TypeError, KeyError, IndexError, ValueError) as error:
+            detail = f"its structure is not the space's: {type(error).__name__}: {error}"
+            raise Fault(OBSERVATION, detail) from None
+        for column, values in zip(self._columns, parts, strict=True):
+            column.put(start, values)
+
+
+class _LeafColumn:
+    def __init__(
+        self,
+        leaf: Leaf,
+        n: int,
+        allocate: Callable[[tuple[int, ...], np.dtype[Any]], NDArray[Any]],
+        *,
+        check_bounds: bool,
+    ) -> None:
+        self._leaf = leaf
+        self._space = space = leaf.space
+        self._check = check_bounds or not isinstance(space, Box | Text)
+        self.values = allocate((n, *space.shape), space.dtype)
+        self._joined = self.values.reshape(-1, *space.shape[1:]) if space.shape else None
+
+    def put(self, start: int, values: Sequence[Any]) -> None:
+        stop = start + len(values)
+        if self._joined is None or not self._join(start, values):
+            self.values[start:stop] = self._convert(values)
+        if self._check and not self._space.contains(self.values[start:stop]).all():
+            raise self._fault(f"it is outside its space: {_summary(self.values[start])}")
+
+    def _join(self, start: int, values: Sequence[Any]) -> bool:
+        """Copy arrays as they are, in one call; whether that was possible."""
+        joined, extent = self._joined, self._space.shape[0]
+        assert joined is not None  # noqa: S101 - asked by the caller, for the type checker only
+        try:
+            np.concatenate(values, out=joined[start * extent : (start + len(values)) * extent], casting="safe")
+            return list(map(len, values)).count(extent) == len(values)
+        except (TypeError, ValueError):
+            return False
+
+    def _convert(self, values: Sequence[Any]) -> NDArray[Any]:
+        space = self._space
+        if isinstance(space, Text):
+            for value in values:
+                self._check_text(value, space)
+            return np.array(values, object)
+        try:
+            array = np.array(values)
+        except ValueError:  # of unequal shapes
+            array = np.empty((), object)
+        if array.shape != (len(values), *space.shape) or array.dtype.kind not in "fiub":
+            raise self._fault(f"it is {_kind_of(values[0])}, but its space has shape {space.shape}")
+        casting = "safe" if any(isinstance(value, np.ndarray) for value in values) else "same_kind"
+        if isinstance(space, Box):
+            if not np.can_cast(array.dtype, space.dtype, casting):  # type: ignore[arg-type]  # one of two literals
+                raise self._fault(f"it is {_kind_of(values[0])}, but its space has dtype {space.dtype}")
+        elif array.dtype.kind == "f":
+            raise self._fault(f"it is {_kind_of(values[0])}, but its space has dtype {space.dtype}")
+        elif not space.contains(array).all():  # before a cast could wrap it
+            raise self._fault(f"it is outside its space: {_summary(array[0])}")
+        return array
+
+    def _check_text(self, value: Any, space: Text) -> None:
+        """Refuse what no message holds, also where bounds are not checked: messages are planned by the length."""
+        if not isinstance(value, str):
+            raise self._fault(f"it is no string but a {type(value).__name__}")
+        if len(value) > space.max_length:
+            raise self._fault(f"it has {len(value)} characters, but its space has {space.max_length} at most")
+        if not _is_utf8(value):
+            raise self._fault("it has a lone surrogate, which UTF-8 has not")
+
+    def _fault(self, detail: str) -> Fault:
+        return Fault(OBSERVATION, f"{self._leaf.name('observation')}: {detail}")
+
+
+def _part(space: Space, observations: Sequence[Any]) -> Iterator[Sequence[Any]]:
+    """Part observations of the space's structure into what each leaf holds of all of them."""
+    if isinstance(space, Dict):
+        if any(len(observation) != len(space.spaces) for observation in observations):
+            raise ValueError(f"it has not the keys {[key for key, _ in space.spaces]}")
+        for key, inner in space.spaces:
+            yield from _part(inner, [observation[key] for observation in observations])
+    elif isinstance(space, Tuple):
+        for inner, values in zip(space.spaces, zip(*observations, strict=True), strict=True):
+            yield from _part(inner, values)
+    else:
+        yield observations
+
+
+def _kind_of(value: Any) -> str:
+    if isinstance(value, np.ndarray):
+        return f"an array of shape {value.shape} and dtype {value.dtype}"
+    return f"a {type(value).__name__}"
+
+
+def _summary(value: Any) -> str:
+    if isinstance(value, np.ndarray) and value.size > 1:
+        return f"values from {value.min()} to {value.max()}"
+    return repr(value.item() if isinstance(value, np.generic | np.ndarray) else value)
+
+
+def _is_utf8(text: str) -> bool:
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True

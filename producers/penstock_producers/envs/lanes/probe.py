@@ -1,0 +1,56 @@
+"""What an env shows before its first episode: its spaces, and infos to type the recorded ones by."""
+
+from __future__ import annotations
+
+import copy
+from typing import TYPE_CHECKING, Any
+
+from penstock_producers.envs.infos import info_columns
+from penstock_producers.envs.lanes.buffers import Spaces
+from penstock_producers.spaces import from_gymnasium
+from penstock_schemas.errors import EnvError, SpaceError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    import gymnasium
+
+    from penstock_schemas.columns import Column
+
+_ACTION_SEED = 0
+
+
+def probe(env: gymnasium.Env[Any, Any], infos: Sequence[str], *, seed: int, name: str) -> Spaces:
+    """Map an env's spaces, and type the infos that are recorded by one reset and one random step.
+
+    The env is left in the middle of an episode where there are infos; without any it is only looked at.
+
+    Raises:
+        SpaceError: a space that is not mapped.
+        EnvError: an info that is not there, or an env that already fails here.
+    """
+    try:
+        observation = from_gymnasium(env.observation_space, "observation")
+        action = from_gymnasium(env.action_space, "action")
+    except SpaceError as error:
+        raise SpaceError(f"environment {name}: {error}") from error
+    columns: tuple[Column, ...] = ()
+    if infos:
+        # A copy: seeding the env's own would change what it samples later.
+        actions = copy.deepcopy(env.action_space)
+        actions.seed(_ACTION_SEED)
+        try:
+            _, at_reset = env.reset(seed=seed)
+            *_, at_step = env.step(actions.sample())
+        except Exception as error:
+            raise EnvError(
+                f"environment {name}: its first reset and step, to see what its infos are, raised "
+                f"{type(error).__name__}: {error}; mend the environment"
+            ) from error
+        columns = info_columns(infos, _dicts(at_reset, at_step), name)
+    return Spaces(observation, action, columns)
+
+
+def _dicts(*infos: Any) -> list[dict[str, Any]]:
+    # What is no dict is a fault of the first episode, not of the probe.
+    return [info for info in infos if isinstance(info, dict)]

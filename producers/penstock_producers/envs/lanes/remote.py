@@ -1,0 +1,246 @@
+"""A lane in a worker process, as its parent sees it."""
+
+from __future__ import annotations
+
+import mmap
+import os
+import signal
+import socket
+import subprocess
+import sys
+from contextlib import suppress
+from enum import Enum, auto
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from penstock_producers.envs.lanes.buffers import Arena, Block, Spaces
+from penstock_producers.envs.lanes.containment import DIED, HUNG, Containment, Fault
+from penstock_producers.envs.lanes.wire import Channel, order_to_json, result_from_json
+from penstock_schemas.errors import EnvError, SpaceError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from numpy.typing import NDArray
+
+    from penstock_producers.envs.lanes.lane import Order, Result
+    from penstock_producers.envs.seeds import Seeds
+    from penstock_producers.envs.source import EnvSource
+
+# Seconds for a process to start and to make its envs: it imports what they need.
+START_TIMEOUT_S = 120.0
+
+
+class State(Enum):
+    """Where a worker stands: it starts, says hello, waits for orders, runs one; from anywhere it may be lost."""
+
+    STARTING = auto()
+    IDLE = auto()
+    BUSY = auto()
+    LOST = auto()
+
+
+class RemoteLane:
+    """Starts a worker process, and talks to it without waiting for it.
+
+    Attributes:
+        start, stop: its envs' indices are `start … stop - 1`.
+        state: where the worker stands.
+        result: of the last order, until it is taken.
+        spaces: what the first envs of the worker are like, once it has said so.
+        block: where the envs read and write, once that is laid out.
+    """
+
+    block: Block
+
+    def __init__(
+        self,
+        source: EnvSource,
+        start: int,
+        stop: int,
+        *,
+        seeds: Seeds,
+        infos: Sequence[str],
+        containment: Containment,
+        clock: Callable[[], float],
+    ) -> None:
+        self.start, self.stop = start, stop
+        self.result: Result | None = None
+        self.state = State.LOST
+        self._containment = containment
+        self._clock = clock
+        self._deadline = 0.0
+        self._memory = os.memfd_create(f"penstock-envs-{start}-{stop}")
+        self._layout: dict[str, Any] | None = None
+        self.spaces: Spaces | None = None
+        self._settings = {
+            "source": source.to_json(),
+            "seed": seeds.root,
+            "producer": seeds.producer,
+            "start": start,
+            "stop": stop,
+            "infos": list(infos),
+            "check_bounds": containment.check_bounds,
+        }
+        self._name = repr(source.env)
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether it takes an order."""
+        return self.state is State.IDLE and self.result is None
+
+    @property
+    def deadline(self) -> float | None:
+        """When the worker is taken for hung; None where nothing is asked of it."""
+        return self._deadline if self.state in {State.STARTING, State.BUSY} else None
+
+    def fileno(self) -> int:
+        """What becomes readable when the worker answers or ends."""
+        return self._channel.fileno()
+
+    def launch(self) -> None:
+        """Start the worker; it is `IDLE` once it has said hello. Raises `OSError` where there is no room for it."""
+        ours, theirs = socket.socketpair()
+        try:
+            self._process = subprocess.Popen(  # noqa: S603 - this interpreter, and our own module
+                [sys.executable, "-m", __package__ + ".worker", str(theirs.fileno()), str(self._memory)],
+                stdin=subprocess.DEVNULL,
+                pass_fds=(theirs.fileno(), self._memory),
+                env=_environment(),
+                # What the env starts ends with it, and Ctrl-C is for the parent alone.
+                process_group=0,
+            )
+        except BaseException:
+            ours.close()
+            raise
+        finally:
+            theirs.close()
+        ours.setblocking(False)  # noqa: FBT003 - it takes it by position only
+        self._channel = Channel(ours, self._containment.step_timeout)
+        self.state = State.STARTING
+        self._deadline = self._clock() + START_TIMEOUT_S
+        # A worker that comes back makes each env when that is due.
+        self._tell({**self._settings, "make": self._layout is None})
+
+    def poll(self) -> None:
+        """Take what the worker has sent.
+
+        Raises `Fault` where it is gone; `EnvError` or `SpaceError` where it could not make its first envs.
+        """
+        while self.state is not State.LOST:
+            try:
+                received = self._channel.receive()
+            except EOFError:
+                raise Fault(DIED, self._death()) from None
+            if received is None:
+                return
+            message, _ = received
+            if self.state is State.BUSY:
+                self.result = result_from_json(message, self.block)
+                self.state = State.IDLE
+            elif self._layout is None:
+                self.spaces = _greeting(message)
+                return
+            else:
+                self._tell(self._layout)
+                self.state = State.IDLE
+
+    def attach(self, spaces: Spaces) -> None:
+        """Lay out the block, now that it is known of what."""
+        n, check_bounds = self.stop - self.start, self._containment.check_bounds
+        measured = Arena()
+        Block(spaces, n, measured, check_bounds=check_bounds)
+        size = max(measured.size, mmap.PAGESIZE)
+        os.ftruncate(self._memory, size)
+        self.block = Block(spaces, n, Arena(mmap.mmap(self._memory, size)), check_bounds=check_bounds)
+        self._layout = {"spaces": spaces.to_json(), "size": size}
+        self._tell(self._layout)
+        self.state = State.IDLE
+
+    def submit(self, order: Order) -> None:
+        """Have the worker run an order."""
+        makes = any(begin.rebuild for begin in order.begin.values())
+        self.state = State.BUSY
+        self._deadline = self._clock() + (START_TIMEOUT_S if makes else self._containment.step_timeout)
+        self._tell(order_to_json(order, self.block))
+
+    def render(self, place: int) -> NDArray[np.generic] | None:
+        """Have an idle worker's env draw itself; None where it is down or draws no array.
+
+        Raises `EnvError` where it fails, or takes longer than a step may.
+        """
+        self._channel.send({"render": place})
+        message, raw = self._channel.await_message(self._containment.step_timeout)
+        if "error" in message:
+            raise EnvError(f"environment {self._name}: env {self.start + place}: render() raised {message['error']}")
+        if message["frame"] is None:
+            return None
+        shape, dtype = message["frame"]
+        return np.frombuffer(bytearray(raw), dtype).reshape(shape)
+
+    def is_late(self) -> bool:
+        """Whether the worker is past its deadline."""
+        return self.deadline is not None and self._clock() >= self.deadline
+
+    def hung(self) -> Fault:
+        """Why a worker past its deadline is lost."""
+        if self.state is State.STARTING:
+            return Fault(HUNG, f"its worker process did not start within {START_TIMEOUT_S:g} s, and was killed")
+        limit = self._containment.step_timeout
+        return Fault(HUNG, f"no answer within {limit:g} s: its worker process was killed")
+
+    def kill(self) -> None:
+        """End the worker, and whatever it has started, at once."""
+        if self.state is State.LOST:
+            return
+        self.state = State.LOST
+        with suppress(ProcessLookupError):
+            os.killpg(self._process.pid, signal.SIGKILL)
+        self._process.wait()
+        self._channel.close()
+
+    def ask_to_close(self) -> None:
+        """Have the worker close its envs and end; `close` waits for it."""
+        if self.state is not State.LOST:
+            with suppress(OSError):
+                self._channel.send({"close": True})
+
+    def close(self, timeout: float) -> None:
+        """Wait until the worker has ended, and kill it where it has not in time."""
+        if self.state is not State.LOST:
+            with suppress(subprocess.TimeoutExpired):
+                self._process.wait(timeout)
+            self.kill()
+        if self._memory >= 0:
+            os.close(self._memory)
+            self._memory = -1
+
+    def _tell(self, message: dict[str, Any]) -> None:
+        # Where the worker is gone or reads nothing any more, that shows when its answer is waited for.
+        with suppress(OSError):
+            self._channel.send(message)
+
+    def _death(self) -> str:
+        # Its socket is closed, so either it has ended or it is about to.
+        with suppress(subprocess.TimeoutExpired):
+            code = self._process.wait(timeout=1.0)
+            if code < 0:
+                return f"its worker process was killed by {signal.Signals(-code).name}"
+            return f"its worker process ended with exit code {code}"
+        return "its worker process closed its socket"
+
+
+def _greeting(message: dict[str, Any]) -> Spaces:
+    if "error" in message:
+        raise (SpaceError if message["type"] == "SpaceError" else EnvError)(message["error"])
+    return Spaces.from_json(message["spaces"])
+
+
+def _environment() -> dict[str, str]:
+    # What can be imported here can be imported there. One worker is meant to keep one core busy.
+    return {
+        "OMP_NUM_THREADS": "1",
+        **os.environ,
+        "PYTHONPATH": os.pathsep.join(path or os.getcwd() for path in sys.path),  # noqa: PTH109 - a string it is
+    }

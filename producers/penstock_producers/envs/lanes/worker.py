@@ -1,0 +1,118 @@
+"""A worker process: it makes the envs of one lane and steps them as its parent orders.
+
+It ends when its parent closes the socket or is gone, and leaves Ctrl-C to its parent.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+import select
+import signal
+import socket
+import sys
+import threading
+import time
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any
+
+from penstock_producers.envs.lanes.buffers import Arena, Block, Spaces
+from penstock_producers.envs.lanes.lane import Lane
+from penstock_producers.envs.lanes.probe import probe
+from penstock_producers.envs.lanes.wire import Channel, order_from_json, result_to_json
+from penstock_producers.envs.seeds import Seeds
+from penstock_producers.envs.source import EnvSource
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from penstock_producers.envs.lanes.lane import AnyEnv
+
+# How long a worker whose parent is gone may take to close its envs.
+_GRACE_S = 5.0
+
+
+def work(channel: Channel, memory: int) -> None:
+    """Say hello, take the block's layout, then run orders until the parent is gone.
+
+    Args:
+        channel: to the parent; the first message tells what is to be made.
+        memory: file descriptor of the memory that the block lies in, as large as the layout needs once that is known.
+    """
+    settings, _ = _receive(channel)
+    source = EnvSource.from_json(settings["source"])
+    seeds = Seeds(settings["seed"], settings["producer"])
+    indices = range(settings["start"], settings["stop"])
+    envs: list[AnyEnv | None] = [None] * len(indices)
+    hello: dict[str, Any] = {}
+    if settings["make"]:
+        try:
+            envs = [source.single(index) for index in indices]
+            name = f"{source.env!r}"
+            spaces = probe(envs[0], settings["infos"], seed=seeds.episode(indices[0], 0), name=name)  # type: ignore[arg-type]  # all are made
+            hello = {"spaces": spaces.to_json()}
+        except Exception as error:  # noqa: BLE001 - the parent raises it
+            hello = {"error": f"{error}", "type": type(error).__name__}
+    channel.send(hello)
+    attached, _ = _receive(channel)
+    spaces = Spaces.from_json(attached["spaces"])
+    arena = Arena(mmap.mmap(memory, attached["size"]))
+    block = Block(spaces, len(indices), arena, check_bounds=settings["check_bounds"])
+    lane = Lane(envs, indices, make=source.single, spaces=spaces, block=block, seeds=seeds)
+    try:
+        _serve(channel, lane)
+    except (EOFError, OSError):
+        pass  # the parent is gone: so is the reason to be here
+    finally:
+        lane.close()
+
+
+def _serve(channel: Channel, lane: Lane) -> None:
+    while True:
+        message, _ = _receive(channel)
+        if "close" in message:
+            return
+        if "render" in message:
+            channel.send(*_render(lane, message["render"]))
+        else:
+            result = lane.run(order_from_json(message, lane.block))
+            channel.send(result_to_json(result, lane.block))
+
+
+def _receive(channel: Channel) -> tuple[dict[str, Any], bytes]:
+    message = channel.receive()
+    if message is None:
+        raise TypeError("a worker's socket blocks")
+    return message
+
+
+def _render(lane: Lane, place: int) -> tuple[Mapping[str, Any], bytes]:
+    try:
+        frame = lane.render(place)
+    except Exception as error:  # noqa: BLE001 - the parent raises it
+        return {"error": f"{type(error).__name__}: {error}"}, b""
+    if frame is None or frame.dtype.hasobject:
+        return {"frame": None}, b""
+    return {"frame": [list(frame.shape), frame.dtype.str]}, frame.tobytes()
+
+
+def _end_with_the_parent(connection: int) -> None:
+    """End the process when the parent is gone, also while an env hangs in Python or in a system call."""
+    poll = select.poll()
+    poll.register(connection, select.POLLRDHUP)
+    poll.poll()
+    time.sleep(_GRACE_S)
+    os._exit(1)
+
+
+def main() -> None:
+    """Work for the parent whose socket and memory are named, as file descriptors, in the arguments."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    connection, memory = map(int, sys.argv[1:])
+    threading.Thread(target=_end_with_the_parent, args=(connection,), daemon=True).start()
+    with suppress(EOFError):  # the parent was gone before there was anything to do
+        work(Channel(socket.socket(fileno=connection)), memory)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,174 @@
+"""Single envs for lanes: they tell in their observations what they did, and some do wrong on purpose."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import time
+from typing import Any
+
+import gymnasium
+import numpy as np
+from gymnasium import spaces
+
+KINDS = (
+    "raise",
+    "exit",
+    "raise_in_reset",
+    "nan_reward",
+    "no_reward",
+    "nan",
+    "outside",
+    "shape",
+    "dtype",
+    "info",
+    "spaces",
+)
+IN_RESET = {"raise_in_reset", "spaces"}
+FAULT_OF = {
+    **dict.fromkeys(("raise", "exit", "raise_in_reset"), "env_raised"),
+    **dict.fromkeys(("nan_reward", "no_reward"), "env_reward"),
+    **dict.fromkeys(("nan", "outside", "shape", "dtype"), "env_observation"),
+    "info": "env_info",
+    "spaces": "env_spaces",
+    "hang": "env_hung",
+    "kill": "env_died",
+}
+
+
+ANSWERS: dict[str, Any] = {
+    "nan_reward": lambda good, info: (good, np.inf, False, False, info),
+    "no_reward": lambda good, info: (good, "much", False, False, info),
+    "nan": lambda good, info: (np.array([np.nan, 0, 0], np.float32), 0.0, False, False, info),
+    "outside": lambda good, info: (good + 1001, 0.0, False, False, info),
+    "shape": lambda good, info: (good[:2], 0.0, False, False, info),
+    "dtype": lambda good, info: (good.astype(np.float64), 0.0, False, False, info),
+    "info": lambda good, info: (good, 0.0, False, False, None),
+}
+
+
+class Course(gymnasium.Env[Any, Any]):
+    """Observes (env, seed mod 1000, step) in one buffer; the reward is the action; infos count steps.
+
+    Episode lengths come from the seed. Env `bad` does one of the words of `wrong` in one step of `one_in`, also by the
+    seed; a word that stands there twice comes twice as often.
+    """
+
+    action_space: spaces.Space[Any] = spaces.Box(-100, 100, (), np.float64)
+    metadata = {"render_modes": ["rgb_array"]}  # noqa: RUF012 - gymnasium's own form
+
+    def __init__(
+        self, env_index: int, longest: int = 6, wrong: str = "", bad: int = -1, one_in: int = 4, slow: int = -1
+    ) -> None:
+        self.observation_space = spaces.Box(0, 1000, (3,), np.float32)
+        self.render_mode = "rgb_array"
+        self.env_index = env_index
+        self.longest = longest
+        self.wrong = wrong if env_index == bad else ""
+        self.one_in = one_in
+        self.pause = 0.05 if env_index == slow else 0.0
+        self.buffer = np.zeros(3, np.float32)
+        self.closed = 0
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
+        super().reset(seed=seed)
+        self.count = 0
+        self.length = int(self.np_random.integers(1, self.longest + 1))
+        self.buffer[:] = self.env_index, (seed or 0) % 1000, 0
+        match self.goes_wrong(in_reset=True):
+            case "raise_in_reset":
+                raise RuntimeError("no more")
+            case "spaces":
+                self.observation_space = spaces.Box(0, 999, (3,), np.float32)
+        return self.buffer, {"count": 0, "options": str(options)}
+
+    def goes_wrong(self, *, in_reset: bool) -> str:
+        words = [word for word in self.wrong.split() if (word in IN_RESET) == in_reset]
+        if not words or self.np_random.integers(self.one_in):
+            return ""
+        return str(self.np_random.choice(words))
+
+    def step(self, action: Any) -> Any:
+        if self.pause:
+            time.sleep(self.pause)
+        self.count += 1
+        self.buffer[2] = self.count
+        done = self.count == self.length
+        info = {"count": self.count}
+        if self.wrong and (wrong := self.goes_wrong(in_reset=False)):
+            return self.do_wrong(wrong, info)
+        return self.buffer, float(action), done and self.length % 2 == 0, done and self.length % 2 == 1, info
+
+    def do_wrong(self, wrong: str, info: Any) -> Any:
+        good = self.buffer
+        if wrong in ANSWERS:
+            return ANSWERS[wrong](good, info)
+        match wrong:
+            case "raise":
+                raise RuntimeError("boom " + 500 * "x")
+            case "exit":
+                sys.exit(3)
+            case "hang":
+                time.sleep(1000)
+            case "spin":
+                while True:
+                    pass
+            case "kill":
+                os.kill(os.getpid(), signal.SIGKILL)
+        raise AssertionError(wrong)
+
+    def render(self) -> Any:
+        return np.full((2, 3, 3), self.env_index, np.uint8)
+
+    def close(self) -> None:
+        self.closed += 1
+
+
+def course(env_index: int, **settings: Any) -> Course:
+    return Course(env_index, **settings)
+
+
+class Nested(gymnasium.Env[Any, Any]):
+    """A nested observation with strings in it, and a nested action, which it shows."""
+
+    observation_space = spaces.Dict(
+        {
+            "text": spaces.Text(8, min_length=0, charset="abc\0"),
+            "pair": spaces.Tuple((spaces.Discrete(50, start=-3), spaces.Box(-9, 9, (2, 2), np.float64))),
+            "bits": spaces.MultiBinary(3),
+        }
+    )
+    action_space = spaces.Dict({"a": spaces.Discrete(5), "t": spaces.Text(4, charset="abc")})
+
+    def observe(self) -> Any:
+        return {
+            "text": "ab\0"[: self.count % 4],
+            "pair": (self.count - 3, np.full((2, 2), self.count / 8)),
+            "bits": np.array([1, 0, self.count % 2], np.int8),
+        }
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
+        super().reset(seed=seed)
+        self.count = 0
+        return self.observe(), {}
+
+    def step(self, action: Any) -> Any:
+        self.count += 1
+        info = {"told": action["t"]} if action["a"] else {}
+        return self.observe(), float(action["a"]), self.count == 5, False, info
+
+
+def nested(env_index: int) -> Nested:
+    return Nested()
+
+
+def brittle(env_index: int, path: str, **settings: Any) -> Course:
+    """Env 1 can be made once: then a file lies at `path`."""
+    if env_index == 1:
+        try:
+            with open(path, "x"):  # noqa: PTH123 - the settings are plain JSON
+                pass
+        except FileExistsError:
+            raise OSError("its port is taken") from None
+    return Course(env_index, **settings)

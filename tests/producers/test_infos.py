@@ -1,0 +1,66 @@
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from penstock_producers.envs.infos import InfoBuffer, info_columns
+from penstock_schemas.errors import EnvError
+
+MASK = np.array([1, 0, 1], np.int8)
+
+
+@pytest.mark.parametrize(
+    ("value", "shape", "dtype"),
+    [
+        (True, (), "uint8"),
+        (3, (), "int64"),
+        (0.5, (), "float64"),
+        ("left", (), "object"),
+        (np.float32(1), (), "float32"),
+        (MASK, (3,), "int8"),
+        (np.ones((2, 2), np.bool_), (2, 2), "uint8"),
+        ([1.0, 2.0], (2,), "float64"),
+    ],
+)
+def test_a_column_is_typed_by_the_first_sample_that_has_its_key(value: Any, shape: Any, dtype: str) -> None:
+    (column,) = info_columns(["k"], [{"other": 1}, {"k": None}, {"k": value}, {"k": "later"}], "E")
+    assert (column.name, column.shape, column.dtype) == ("info.k", shape, np.dtype(dtype))
+    assert column.overlap
+    assert column.nullable
+
+
+@pytest.mark.parametrize("value", [{"a": 1}, object(), 1j, [[1], [1, 2]], np.zeros(0), np.array(["a"]), 2**70])
+def test_what_cannot_be_recorded_is_refused_by_name(value: Any) -> None:
+    with pytest.raises(EnvError, match=r"environment E: info 'k' is a .* cannot be recorded"):
+        info_columns(["k"], [{"k": value}], "E")
+
+
+def test_a_key_that_is_not_there_is_refused_with_those_that_are() -> None:
+    with pytest.raises(EnvError, match=r"environment E: no info 'mask' came .* are 'a', 'b'"):
+        info_columns(["a", "mask"], [{"b": 1}, {"a": 2}], "E")
+    with pytest.raises(EnvError, match="none at all"):
+        info_columns(["a"], [], "E")
+
+
+def test_values_are_kept_where_they_fit_and_null_elsewhere(caplog: pytest.LogCaptureFixture) -> None:
+    columns = info_columns(["m", "n", "t", "f"], [{"m": MASK, "n": 1, "t": "a", "f": np.float32(0)}], "E")
+    buffer = InfoBuffer(columns, 5)
+    buffer.put(0, {"m": MASK, "n": True, "t": "bc", "f": 2})
+    buffer.put(1, {"m": [0, 1, 0], "n": np.int32(7), "t": None, "f": float("nan")})
+    buffer.put(2, {})
+    buffer.put(3, {"m": np.array([300, 0, 0]), "n": 0.5, "t": 4, "f": "x"})
+    buffer.put(4, {"m": 1, "n": [1], "t": b"a", "f": [[1], [1, 2]]})
+    (m, m_valid), (n, n_valid), (t, t_valid), (f, f_valid) = buffer.rows(5)
+    for valid, there in ((m_valid, 2), (n_valid, 2), (t_valid, 1), (f_valid, 2)):
+        assert valid.tolist() == [True] * there + [False] * (5 - there)
+    assert m[:2].tolist() == [[1, 0, 1], [0, 1, 0]]
+    assert n[:2].tolist() == [1, 7]
+    assert t.tolist() == ["bc", None, None, None, None]
+    assert f[0] == 2
+    assert np.isnan(f[1])
+    assert buffer.unstorable == {"m": 2, "n": 2, "t": 2, "f": 2}
+    assert len(caplog.records) == 4  # once for each key
+    buffer.put(0, {})
+    assert [column.tolist()[0] for _, column in buffer.rows(1)] == [False] * 4

@@ -1,0 +1,229 @@
+from __future__ import annotations
+
+import json
+from contextlib import closing
+from typing import Any
+
+import numpy as np
+import pytest
+from gymnasium import spaces
+
+from penstock_producers.envs.lanes import Lanes
+from penstock_producers.envs.seeds import Seeds
+from penstock_producers.envs.source import EnvSource
+from penstock_schemas.errors import EnvError
+from tests.producers.lanes_driving import Clock, Driver, local, workers
+from tests.producers.lanes_zoo import Course, nested
+
+KINDS = {"local": local, "workers": workers, "lockstep": lambda *a, **k: workers(*a, lockstep=True, **k)}
+
+
+def history(lanes: Lanes, steps: int = 25, n: int = 4) -> list[Any]:
+    with closing(lanes):
+        driver = Driver(lanes, n)
+        driver.run(lambda: min(driver.answers[env] for env in range(n)) >= steps)
+        # What each env did until it had taken so many steps, the rest left out.
+        return [flat(episodes)[:steps] for episodes in driver.episodes]
+
+
+def flat(episodes: list[Any]) -> list[Any]:
+    return [
+        (episode.seed, *pair)
+        for episode in episodes
+        for pair in zip(episode.observations, episode.infos, episode.rewards, strict=False)
+    ]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_kind_gives_true_last_observations_and_seeded_reset_rows(kind: str) -> None:
+    n, seeds = 5, Seeds(7, "pod-0")
+    with closing(KINDS[kind](n, infos=["count"])) as lanes:
+        driver = Driver(lanes, n)
+        driver.run(lambda: min(driver.answers[env] for env in range(n)) >= 30)
+    for env, episodes in enumerate(driver.episodes):
+        assert len(episodes) > 4
+        for number, episode in enumerate(episodes):
+            assert episode.seed == seeds.episode(env, number)
+            # The env steps into the buffer that it observes in: a row looked at too late would show the next one.
+            steps = range(len(episode.rewards) + 1)
+            assert episode.observations == [([env, episode.seed % 1000, step],) for step in steps]
+            assert episode.infos == [(step,) for step in steps]
+            if number < len(episodes) - 1:
+                assert episode.end == ("truncated" if len(episode.rewards) % 2 else "terminated")
+    taken = [reward for episode in driver.episodes[0] for reward in episode.rewards]
+    assert taken == list(range(len(taken)))
+
+
+def test_runs_and_kinds_give_the_same_rows() -> None:
+    first = history(local())
+    assert history(local()) == first
+    assert history(workers(count=3)) == first
+    assert history(workers(lockstep=True)) == first
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_reset_leaves_what_was_open_and_takes_new_seeds(kind: str) -> None:
+    with closing(KINDS[kind](4, longest=1000)) as lanes:
+        first = lanes.reset()
+        lanes.send(first.ready, (np.zeros(4),))
+        second = lanes.reset()
+        assert second.steps is None
+        assert second.aborts == ()
+        assert second.ready.tolist() == [0, 1, 2, 3]
+        seeds = [rows.seed.tolist() for rows in (first.resets, second.resets) if rows and rows.seed is not None]
+        assert len({*seeds[0], *seeds[1]}) == 8
+
+
+def test_rows_hold_until_the_next_send_though_others_step_on() -> None:
+    with closing(workers(4, 4, longest=1000, slow=2)) as lanes:
+        answer = lanes.reset()
+        lanes.send(answer.ready, (np.zeros(4),))
+        held: list[Any] = []
+        while sum(len(kept.env) for kept, _ in held) < 4:
+            steps = lanes.recv(10.0).steps
+            if steps is not None:
+                held.append((steps, [leaf.copy() for leaf in steps.observation]))
+        for steps, copied in held:
+            assert all(np.array_equal(*pair) for pair in zip(steps.observation, copied, strict=True))
+
+
+def test_an_action_is_only_for_an_env_that_waits() -> None:
+    with closing(workers(2, 1, slow=1)) as lanes:
+        answer = lanes.reset()
+        lanes.send(answer.ready, (np.zeros(2),))
+        with pytest.raises(ValueError, match=r"envs \[0, 1\] have not answered"):
+            lanes.send(answer.ready, (np.zeros(2),))
+
+
+@pytest.mark.parametrize("kind", ["local", "workers"])
+def test_nothing_in_time_is_an_answer_without_rows(kind: str) -> None:
+    with closing(KINDS[kind](2)) as lanes:
+        lanes.reset()
+        answer = lanes.recv(0.01)
+        assert (answer.steps, answer.aborts, answer.resets, len(answer.ready)) == (None, (), None, 0)
+        assert [leaf.shape for leaf in answer.observation] == [(0, 3)]
+
+
+@pytest.mark.parametrize("who", [[0, 1, 2], [0, 2]])
+def test_an_env_may_keep_its_action(who: list[int]) -> None:
+    """The next one does not show in it."""
+    kept: list[list[Any]] = [[], [], []]
+
+    class Keeper(Course):
+        action_space = spaces.Box(-100, 100, (2,), np.float64)
+
+        def step(self, action: Any) -> Any:
+            kept[self.env_index].append(action)
+            return super().step(action[0])
+
+    with closing(Lanes.local(lambda index: Keeper(index, 1000), 3, seeds=Seeds(1, "p"))) as lanes:
+        lanes.reset()
+        for step in range(4):
+            lanes.send(np.array(who, np.int32), (np.full((len(who), 2), float(step)),))
+            lanes.recv()
+    for env in who:
+        assert [action.tolist() for action in kept[env]] == [[step, step] for step in range(4)]
+
+
+@pytest.mark.parametrize("kind", ["local", "workers"])
+def test_nested_spaces_and_strings_pass_bit_for_bit(kind: str) -> None:
+    seeds, infos = Seeds(1, "p"), ["told"]
+    source = EnvSource("tests.producers.lanes_zoo:nested", {}, (), "p")
+    made = (
+        Lanes.local(nested, 3, seeds=seeds, infos=infos)
+        if kind == "local"
+        else Lanes.workers(source, 3, 2, seeds=seeds, infos=infos, lockstep=True)
+    )
+    with closing(made) as lanes:
+        answer = lanes.reset()
+        for step in range(1, 5):
+            action = (np.array([0, 1, 2]), np.array(["a", "b", "abc"], object))
+            lanes.send(answer.ready, action)
+            answer = lanes.recv(10.0)
+            bits, number, box, text = answer.steps.observation  # type: ignore[union-attr]  # they answered
+            assert text.tolist() == ["ab\0"[: step % 4]] * 3
+            assert number.tolist() == [step - 3] * 3
+            assert np.array_equal(box, np.full((3, 2, 2), step / 8))
+            assert bits.tolist() == [[1, 0, step % 2]] * 3
+            values, valid = answer.steps.infos[0]  # type: ignore[union-attr]  # they answered
+            assert valid.tolist() == [False, True, True]
+            assert values.tolist() == [None, "b", "abc"]
+            assert answer.steps.reward.tolist() == [0, 1, 2]  # type: ignore[union-attr]  # they answered
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_one_env_is_reset_with_options(kind: str) -> None:
+    with closing(KINDS[kind](3, longest=1000, infos=["options"])) as lanes:
+        driver = Driver(lanes, 3)
+        driver.step()
+        driver.run(lambda: len(driver.answer.ready) > 0 and min(driver.answers[e] for e in range(3)) > 0)
+        lanes.reset_env(1, {"level": 4})
+        driver.run(lambda: len(driver.episodes[1]) == 2)
+        aborted, begun = driver.episodes[1]
+        assert aborted.end == "reset"
+        assert json.loads(str(begun.options)) == {"level": 4}
+        assert begun.infos[0] == ("{'level': 4}",)
+        assert begun.seed == Seeds(7, "pod-0").episode(1, 1)
+        assert [len(driver.episodes[env]) for env in (0, 2)] == [1, 1]
+        with pytest.raises(EnvError, match="plain JSON"):
+            lanes.reset_env(1, {"level": object()})
+
+
+@pytest.mark.parametrize("kind", ["local", "workers"])
+def test_one_env_is_rebuilt_with_other_settings_that_stay(kind: str) -> None:
+    with closing(KINDS[kind](3, longest=1000)) as lanes:
+        driver = Driver(lanes, 3)
+        lanes.rebuild(2, longest=1)
+        driver.run(lambda: len(driver.episodes[2]) > 3 and driver.answers[0] > 3)
+        assert driver.episodes[2][0].end == "rebuilt"
+        assert [len(episode.rewards) for episode in driver.episodes[2][1:-1]] == [1] * (len(driver.episodes[2]) - 2)
+        assert len(driver.episodes[0]) == 1
+
+
+@pytest.mark.parametrize("kind", ["local", "workers"])
+def test_what_is_wished_for_a_busy_env_adds_up(kind: str) -> None:
+    with closing(KINDS[kind](2, longest=1000)) as lanes:
+        driver = Driver(lanes, 2)
+        lanes.send(driver.answer.ready, driver.act(driver.answer))
+        lanes.rebuild(1, longest=1)
+        lanes.reset_env(1, {"level": 4})
+        driver.file(lanes.recv(10.0))
+        driver.run(lambda: len(driver.episodes[1]) > 3)
+        assert driver.answers[1] > 0  # its step from before is there
+        assert driver.episodes[1][0].end == "reset"
+        assert driver.episodes[1][1].options == '{"level": 4}'
+        assert [len(episode.rewards) for episode in driver.episodes[1][1:3]] == [1, 1]
+        assert [episode.options for episode in driver.episodes[1][2:]] == [None] * (len(driver.episodes[1]) - 2)
+
+
+@pytest.mark.parametrize("kind", ["local", "workers"])
+def test_one_env_draws_itself(kind: str) -> None:
+    with closing(KINDS[kind](3)) as lanes:
+        lanes.reset()
+        frame = lanes.render(2)
+        assert np.array_equal(np.asarray(frame), np.full((2, 3, 3), 2, np.uint8))
+
+
+def test_the_envs_are_at_hand_in_this_process_only() -> None:
+    with closing(local(2)) as lanes:
+        first, second = lanes.envs
+        assert isinstance(first, Course)
+        assert isinstance(second, Course)
+    assert (first.closed, second.closed) == (1, 1)
+    with closing(workers(2)) as remote, pytest.raises(EnvError, match="worker processes"):
+        _ = remote.envs
+
+
+@pytest.mark.parametrize("kind", ["local", "workers"])
+def test_what_cannot_be_made_or_recorded_is_refused_at_the_start(kind: str) -> None:
+    with pytest.raises(EnvError, match=r"no info 'mask'.*'count', 'options'"):
+        KINDS[kind](2, infos=["mask"])
+    error: Any = EnvError if kind == "workers" else TypeError
+    with pytest.raises(error, match="unexpected keyword argument 'speed'"):
+        KINDS[kind](2, speed=3)
+
+
+def test_with_a_clock_that_stands_still_no_one_waits_for_ever() -> None:
+    with closing(local(1, clock=Clock())) as lanes:
+        lanes.reset()
+        assert lanes.recv(0.01).steps is None

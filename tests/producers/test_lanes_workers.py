@@ -1,0 +1,171 @@
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+import time
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from penstock_producers.envs.lanes import Containment
+from penstock_producers.envs.lanes.remote import State
+from penstock_schemas.errors import EnvError
+from tests.producers.lanes_driving import Driver, workers
+from tests.producers.publishing import wait_until
+
+
+def processes(lanes: Any) -> list[Any]:
+    return [lane._process for lane in lanes._workers.lanes]
+
+
+def is_running(pid: int) -> bool:
+    try:
+        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except OSError:
+        return False
+    return state not in {"Z", "X"}
+
+
+def test_a_slow_env_holds_no_other() -> None:
+    with closing(workers(4, 4, slow=2)) as lanes:
+        driver = Driver(lanes, 4)
+        driver.run(lambda: driver.answers[2] >= 10)
+        assert all(driver.answers[env] > 5 * driver.answers[2] for env in (0, 1, 3))
+        # Nor is it starved: what it answers is taken at once, however busy the others are.
+        assert driver.answers[2] >= 10
+
+
+def test_in_lockstep_every_answer_has_every_env() -> None:
+    with closing(workers(4, 3, lockstep=True, slow=2)) as lanes:
+        driver = Driver(lanes, 4)
+        for step in range(1, 11):
+            driver.step()
+            assert set(driver.answers.values()) == {step}
+        lanes.send(driver.answer.ready, driver.act(driver.answer))
+        assert lanes.recv(0.0).steps is None
+        assert len(lanes.recv(10.0).ready) == 4
+
+
+def test_envs_are_spread_evenly_and_no_worker_is_without_one() -> None:
+    with closing(workers(5, 2)) as lanes:
+        assert [(lane.start, lane.stop) for lane in lanes._lanes] == [(0, 3), (3, 5)]
+    with closing(workers(1, 4)) as lanes:
+        assert len(processes(lanes)) == 1
+
+
+def test_close_ends_all_workers_also_one_that_spins() -> None:
+    lanes = workers(2, 2, wrong="spin", bad=1, one_in=1)
+    answer = lanes.reset()
+    pids = [process.pid for process in processes(lanes)]
+    assert all(map(is_running, pids))
+    before = set(Path("/proc/self/fd").iterdir())
+    lanes.send(answer.ready, (np.zeros(2),))
+    for process in processes(lanes):
+        process.send_signal(signal.SIGINT)  # Ctrl-C is for the parent alone
+    assert lanes.recv(10.0).ready.tolist() == [0]
+    lanes.close()
+    assert [process.poll() for process in processes(lanes)] == [0, -signal.SIGKILL]
+    # Each worker had a socket and its memory.
+    assert len(before - set(Path("/proc/self/fd").iterdir())) >= 4
+
+
+PARENT = """
+import sys, time
+from tests.producers.lanes_driving import workers
+import numpy as np
+lanes = workers(2, 2, wrong="hang", bad=1, one_in=1)
+answer = lanes.reset()
+lanes.send(answer.ready, (np.zeros(2),))
+print(*(lane._process.pid for lane in lanes._workers.lanes), flush=True)
+time.sleep(1000)
+"""
+
+
+def test_workers_end_when_their_parent_is_killed_also_one_that_hangs() -> None:
+    root = str(Path(__file__).parents[2])
+    with subprocess.Popen(  # noqa: S603 - our own script
+        [sys.executable, "-c", PARENT], cwd=root, stdout=subprocess.PIPE, text=True
+    ) as parent:
+        assert parent.stdout is not None
+        pids = list(map(int, parent.stdout.readline().split()))
+        assert len(pids) == 2
+        assert all(map(is_running, pids))
+        parent.kill()
+    wait_until(lambda: not any(map(is_running, pids)))
+
+
+def test_a_worker_killed_while_it_waits_is_replaced() -> None:
+    with closing(workers(2, 2, containment=Containment(backoff=0.0))) as lanes:
+        driver = Driver(lanes, 2)
+        first = processes(lanes)[1]
+        first.kill()
+        driver.run(lambda: any(e.end.startswith("env_died") for e in driver.episodes[1]))
+        driver.run(lambda: driver.answers[1] > 20)
+        assert driver.answers[0] > 20
+        assert processes(lanes)[1].pid != first.pid
+        assert lanes.faults == {"env_died": 1}
+
+
+def test_what_a_worker_answered_before_it_died_is_handed_over() -> None:
+    with closing(workers(2, 2, longest=1000, containment=Containment(backoff=0.0))) as lanes:
+        driver = Driver(lanes, 2)
+        lanes.send(driver.answer.ready, driver.act(driver.answer))
+        fleet = lanes._workers
+        lane = fleet.lanes[1]
+        while lane.result is None:
+            assert fleet.take_in(10.0)
+        processes(lanes)[1].kill()
+        while lane.state is not State.LOST:
+            assert fleet.take_in(10.0)
+        driver.file(lanes.recv(10.0))
+        assert driver.answers[1] == 1
+        assert 1 not in driver.answer.ready
+        assert driver.episodes[1][-1].end == ""
+        driver.file(lanes.recv(10.0))
+        assert driver.episodes[1][-1].end == "env_died: its worker process was killed by SIGKILL"
+        driver.run(lambda: driver.answers[1] > 20)
+        assert lanes.faults == {"env_died": 1}
+
+
+def test_a_lost_worker_is_no_fault_of_an_env_that_was_down() -> None:
+    with closing(workers(2, 1, wrong="raise", bad=1, one_in=1, containment=Containment(backoff=1000.0))) as lanes:
+        driver = Driver(lanes, 2)
+        driver.run(lambda: bool(driver.episodes[1][-1].end))
+        processes(lanes)[0].kill()
+        driver.run(lambda: driver.episodes[0][-1].end.startswith("env_died"))
+        assert lanes.faults == {"env_raised": 1, "env_died": 1}
+
+
+def test_an_action_that_a_lost_worker_had_not_been_told_of_is_gone_with_its_episode() -> None:
+    with closing(workers(2, 1, wrong="kill", bad=0, one_in=1, containment=Containment(backoff=0.0))) as lanes:
+        driver = Driver(lanes, 2)
+        lanes.send(np.array([0], np.int32), (np.zeros(1),))
+        lanes.send(np.array([1], np.int32), (np.zeros(1),))  # the worker is busy with the other
+        until = time.monotonic() + 20
+        while len(driver.episodes[0]) + len(driver.episodes[1]) < 4:
+            driver.file(lanes.recv(1.0))
+            assert time.monotonic() < until
+        assert lanes.faults == {"env_died": 2}
+        assert driver.answers.total() == 0
+
+
+def test_a_worker_killed_while_all_are_reset_comes_back() -> None:
+    with closing(workers(2, 2, containment=Containment(backoff=0.0))) as lanes:
+        lanes.reset()
+        processes(lanes)[0].kill()
+        processes(lanes)[0].wait()
+        answer = lanes.reset()
+        assert answer.resets is not None
+        assert answer.ready.tolist() == [1]
+        until = time.monotonic() + 20
+        while lanes.recv(1.0).ready.tolist() != [0]:
+            assert time.monotonic() < until
+
+
+def test_envs_that_cannot_be_made_are_told_by_the_worker() -> None:
+    with pytest.raises(EnvError, match=r"has no attribute|nobody"):
+        workers(2, 2, env="nobody")
