@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from penstock_producers.check import Rule, check_env
 from penstock_producers.envs.source import EnvSource
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 CLASSIC_CONTROL = ["CartPole-v1", "MountainCar-v0", "MountainCarContinuous-v0", "Pendulum-v1", "Acrobot-v1"]
 TOY_TEXT = [
@@ -31,6 +34,12 @@ KNOWN: dict[str, set[Rule]] = {
     "BipedalWalker-v3": {Rule.SEEDING, Rule.TRANSITIONS},
     "BipedalWalkerHardcore-v3": {Rule.SEEDING, Rule.TRANSITIONS},
 }
+
+
+@pytest.fixture(autouse=True)
+def _elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """MuJoCo writes its warnings into a file where it runs."""
+    monkeypatch.chdir(tmp_path)
 
 
 @pytest.mark.parametrize("env", [*CLASSIC_CONTROL, *TOY_TEXT, *BOX2D, *MUJOCO])
