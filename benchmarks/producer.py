@@ -80,7 +80,7 @@ def frames() -> Iterator[Figure]:
 
 
 def out_of_lockstep() -> Iterator[Figure]:
-    """Measure 16 envs in five workers, one of which takes 20 ms a step and the others 1 ms, beside the same in lockstep."""
+    """Measure 16 envs in five workers, one of 20 ms a step and the others of 1 ms, beside the same in lockstep."""
 
     def measure(*, lockstep: bool) -> float:
         with MemoryLog() as log:
