@@ -12,9 +12,35 @@ END_OF_STREAM = b"\xff\xff\xff\xff\x00\x00\x00\x00"
 _HEADER, _COMPRESSION = 2, 3
 
 
+class Pieces:
+    """A file in memory that keeps the buffers that Arrow writes, and copies none."""
+
+    closed = False
+
+    def __init__(self) -> None:
+        self.pieces: list[pa.Buffer | bytes] = []
+        self.size = 0
+
+    def write(self, data: pa.Buffer | bytes) -> int:
+        """Keep a buffer."""
+        self.pieces.append(data)
+        self.size += len(data)
+        return len(data)
+
+    def tell(self) -> int:
+        """How many bytes were written."""
+        return self.size
+
+    def flush(self) -> None:
+        """There is nothing to flush."""
+
+    def close(self) -> None:
+        """There is nothing to close."""
+
+
 def to_ipc(batch: pa.RecordBatch) -> bytes:
     """Write an Arrow IPC stream: the schema, then this batch."""
-    sink = _Pieces()
+    sink = Pieces()
     with pa.ipc.new_stream(pa.PythonFile(sink, "w"), batch.schema) as writer:
         writer.write_batch(batch)
     return b"".join(sink.pieces)
@@ -46,22 +72,3 @@ def _field(metadata: bytes, table: int, index: int) -> int | None:
         return None
     (offset,) = struct.unpack_from("<H", metadata, vtable + slot)
     return table + offset if offset else None
-
-
-class _Pieces:
-    """A file in memory that keeps the buffers that Arrow writes, so that joining them is the only copy."""
-
-    closed = False
-
-    def __init__(self) -> None:
-        self.pieces: list[pa.Buffer | bytes] = []
-
-    def write(self, data: pa.Buffer | bytes) -> int:
-        self.pieces.append(data)
-        return len(data)
-
-    def flush(self) -> None:
-        pass
-
-    def close(self) -> None:
-        pass

@@ -13,6 +13,7 @@ import pyarrow as pa
 
 from penstock_consumers.store.commits import SegmentEntry
 from penstock_schemas.errors import CorruptStoreError
+from penstock_schemas.ipc import Pieces
 
 if TYPE_CHECKING:
     from penstock_consumers.store.bucket import Bucket
@@ -67,11 +68,14 @@ def open_schema(spec: StreamSpec) -> pa.Schema:
 
 def write(bucket: Bucket, name: str, batch: pa.RecordBatch, steps: int) -> SegmentEntry:
     """Write a segment of one batch; durable when this returns."""
-    file = _Pieces()
+    file = Pieces()
     with pa.ipc.new_file(pa.PythonFile(file, "w"), batch.schema) as writer:
         writer.write_batch(batch)
     bucket.put(name, *file.pieces)
-    return SegmentEntry(name, batch.num_rows, steps, file.size, file.crc32)
+    crc32 = 0
+    for piece in file.pieces:
+        crc32 = zlib.crc32(piece, crc32)
+    return SegmentEntry(name, batch.num_rows, steps, file.size, crc32)
 
 
 def read(bucket: Bucket, entry: SegmentEntry, schema: pa.Schema) -> pa.RecordBatch:
@@ -96,30 +100,3 @@ def intact(bucket: Bucket, entry: SegmentEntry) -> bool:
         return zlib.crc32(bucket.read(entry.name)) == entry.crc32
     except FileNotFoundError:
         return False
-
-
-class _Pieces:
-    """A file in memory that keeps the buffers that Arrow writes, and copies none."""
-
-    closed = False
-
-    def __init__(self) -> None:
-        self.pieces: list[pa.Buffer] = []
-        self.size = 0
-        self.crc32 = 0
-
-    def write(self, data: pa.Buffer | bytes) -> int:
-        piece = pa.py_buffer(data)
-        self.pieces.append(piece)
-        self.size += piece.size
-        self.crc32 = zlib.crc32(piece, self.crc32)
-        return int(piece.size)
-
-    def tell(self) -> int:
-        return self.size
-
-    def flush(self) -> None:
-        pass
-
-    def close(self) -> None:
-        pass

@@ -10,6 +10,7 @@ import numpy as np
 
 from penstock_schemas.columns import Column
 from penstock_schemas.errors import EnvError, SpaceError
+from penstock_schemas.spaces.arrays import utf8_size
 from penstock_schemas.stream import INFO
 
 if TYPE_CHECKING:
@@ -127,7 +128,8 @@ def _column(key: str, value: Any, name: str) -> Column:
 def _fitted(value: Any, column: Column) -> Any:
     """Cast a value to its column's dtype; None where that would change its shape or value."""
     if column.is_text:
-        return value if isinstance(value, str) and _fits(value) else None
+        size = utf8_size(value) if isinstance(value, str) else None
+        return None if size is None or size > MAX_TEXT_BYTES else value
     try:
         array = np.asarray(value)
     except ValueError:  # a list of lists of unequal lengths
@@ -138,10 +140,3 @@ def _fitted(value: Any, column: Column) -> Any:
         return array
     cast = array.astype(column.dtype)
     return cast if np.array_equal(cast, array) else None
-
-
-def _fits(text: str) -> bool:
-    try:
-        return len(text.encode()) <= MAX_TEXT_BYTES
-    except UnicodeEncodeError:  # a lone surrogate
-        return False

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from penstock_schemas.spaces import LeafSpace, Leaves, Space
+    from penstock_schemas.spaces import Leaves, Space
 
 
 class VectorObservations:
@@ -36,7 +36,7 @@ class VectorObservations:
         self._texts = tuple(i for i, (_, dtype, _) in enumerate(self._leaves) if dtype.kind == "O")
         _, self._dtype, self._shape = self._leaves[0]
         is_array = not isinstance(space, Dict | Tuple | Text)
-        self._bounded = tuple((i, leaves(space)[i].space) for i in bounded(space))
+        self._bounded = {i: leaves(space)[i].space for i in bounded(space)}
         read = self._read_array if is_array else self._read_tree
         self.read: Callable[[Any], Leaves] = self._bounded_read(read) if self._bounded else read
         """Part a batch into its leaves, without a copy; raises `EnvError` where it is not of its space."""
@@ -44,15 +44,15 @@ class VectorObservations:
     def _bounded_read(self, read: Callable[[Any], Leaves]) -> Callable[[Any], Leaves]:
         def checked(batch: Any) -> Leaves:
             observation = read(batch)
-            for i, space in self._bounded:
-                self._check_inside("observation", i, space, observation[i])
+            for i in self._bounded:
+                self._check_inside("observation", i, observation[i])
             return observation
 
         return checked
 
-    def _check_inside(self, what: str, i: int, space: LeafSpace, values: NDArray[Any]) -> None:
+    def _check_inside(self, what: str, i: int, values: NDArray[Any]) -> None:
         # Stored in fewer bits it would become another value.
-        if outside := space.outside(values):
+        if outside := self._bounded[i].outside(values):
             raise EnvError(
                 f"environment {self._name}: {what}{self._leaves[i][0]} has {outside}; mend the environment or its space"
             )
@@ -109,9 +109,8 @@ class VectorObservations:
             raise misfit(self._name, f"final_obs{path}", last, (len(last), *shape[1:]), dtype)
         if last.shape[1:] != shape[1:]:
             raise misfit(self._name, f"final_obs{path}", last, (len(last), *shape[1:]), dtype)
-        for bounded_leaf, space in self._bounded:
-            if bounded_leaf == i:
-                self._check_inside("final_obs", i, space, last)
+        if i in self._bounded:
+            self._check_inside("final_obs", i, last)
         # An env's own array may be of a wider dtype than its space: cast, as gymnasium casts observations.
         whole[done] = last
         return whole

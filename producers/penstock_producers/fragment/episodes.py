@@ -99,9 +99,9 @@ class Standing:
         carried = runs.env[runs.carried]
         returns[runs.carried] += self._return[carried]
         length[runs.carried] += self._length[carried]
-        goes_on = runs.ends == Ends.OPEN
-        at = runs.env[_is_last(runs.env)]
-        open_now = _is_last(runs.env) & goes_on
+        last = _is_last(runs.env)
+        at = runs.env[last]
+        open_now = last & (runs.ends == Ends.OPEN)
         self._return[at], self._length[at] = 0.0, 0
         self._return[runs.env[open_now]], self._length[runs.env[open_now]] = returns[open_now], length[open_now]
         ended = (runs.ends & (Ends.TERMINATED | Ends.TRUNCATED)) != 0

@@ -302,7 +302,15 @@ class Text:
             return False
         if self.characters is not None and not set(value) <= set(self.characters):
             return False
-        return not any(0xD800 <= ord(character) <= 0xDFFF for character in value)  # noqa: PLR2004  (the surrogates)
+        return utf8_size(value) is not None
+
+
+def utf8_size(text: str) -> int | None:
+    """Count a text's bytes in UTF-8; None where it has none, for a lone surrogate."""
+    try:
+        return len(text.encode())
+    except UnicodeEncodeError:
+        return None
 
 
 def _smallest(least: int, most: int, what: str) -> np.dtype[Any]:

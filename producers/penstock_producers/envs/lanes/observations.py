@@ -8,6 +8,7 @@ import numpy as np
 
 from penstock_producers.envs.lanes.containment import OBSERVATION, Fault
 from penstock_schemas.spaces import Box, Dict, Text, Tuple, leaves
+from penstock_schemas.spaces.arrays import utf8_size
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -107,7 +108,7 @@ class _LeafColumn:
             raise self._fault(f"it is no string but a {type(value).__name__}")
         if len(value) > space.max_length:
             raise self._fault(f"it has {len(value)} characters, but its space has {space.max_length} at most")
-        if not _is_utf8(value):
+        if utf8_size(value) is None:
             raise self._fault("it has a lone surrogate, which UTF-8 has not")
 
     def _fault(self, detail: str) -> Fault:
@@ -138,11 +139,3 @@ def _summary(value: Any) -> str:
     if isinstance(value, np.ndarray) and value.size > 1:
         return f"values from {value.min()} to {value.max()}"
     return repr(value.item() if isinstance(value, np.generic | np.ndarray) else value)
-
-
-def _is_utf8(text: str) -> bool:
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        return False
-    return True
