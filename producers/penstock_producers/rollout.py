@@ -2,20 +2,32 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
+from penstock_producers.actor import Actor
 from penstock_producers.fragment import ActingPolicy, ClosedFragment, Fragment
 from penstock_producers.fragment.split import longest_chunk
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from penstock_producers.envs import Envs
+    import numpy as np
+    from numpy.typing import NDArray
+
+    from penstock_producers.envs import Answer, Envs
     from penstock_producers.policy import Policy
     from penstock_schemas.stream import StreamSpec
 
 # What the steps of a fragment may take, however large the observations: as much as a processor's cache may hold.
 _FRAGMENT_BYTES = 8 << 20
+
+
+class Observer(Protocol):
+    """Is shown what the envs answer, before it is recorded."""
+
+    def see(self, answer: Answer) -> Answer:
+        """Look at an answer; give it back, with metrics in `steps.metrics` where it measured any."""
+        ...
 
 
 class Rollout:
@@ -33,6 +45,8 @@ class Rollout:
             for never.
         clock: seconds that never go back.
         beat: called after each answer of the envs.
+        observer: is shown every answer, and may add the metrics of episodes to it.
+        interrupt: asked after each answer whether the fragment is to close before its time.
     """
 
     def __init__(
@@ -47,44 +61,73 @@ class Rollout:
         cut_steps: int | None = None,
         clock: Callable[[], float],
         beat: Callable[[], None] = lambda: None,
+        observer: Observer | None = None,
+        interrupt: Callable[[], bool] | None = None,
     ) -> None:
         self._env = env
         self._policy = policy
+        self._actor = Actor(policy, env)
         capacity = _capacity(spec, env.num_envs, fragment_steps, message_bytes)
         self._fragment_seconds = fragment_seconds
         self._clock = clock
         self._beat = beat
+        self._observer = observer
+        self._interrupt = interrupt
+        # Which envs take no more actions, shape (N,); only envs that can wait while others are stepped.
+        self.parked: NDArray[np.bool_] | None = None
         self._fragment = Fragment(spec, env.num_envs, capacity, message_bytes, policy.recording, cut_steps)
         self._acting: ActingPolicy | None = None
-        self._answer = env.reset()
-        self._fragment.append(self._answer)
+        self.answer = self._seen(env.reset())
+        self.record(self.answer)
 
     def fragment(self) -> ClosedFragment:
         """Step the envs until the fragment is full or its time is over.
 
         Raises `EnvError` where the envs cannot go on; `close` then gives what they had answered before.
         """
-        env, policy, fragment, answer = self._env, self._policy, self._fragment, self._answer
-        acting = ActingPolicy(policy.version, policy.digest, policy.exploration)
-        if acting != self._acting:
-            fragment.use(acting)
-            self._acting = acting
+        self.begin()
         now = self._clock()
         deadline = now + self._fragment_seconds
-        while now < deadline and not fragment.full:
-            if len(answer.ready):
-                drawn, action = policy.act(answer.observation)
-                fragment.sent(answer.ready, drawn)
-                env.send(answer.ready, action)
-            answer = self._answer = env.recv(deadline - now)
-            fragment.append(answer)
-            self._beat()
+        while now < deadline and not self._fragment.full:
+            self.record(self.step(deadline - now))
+            if self._interrupt is not None and self._interrupt():
+                break
             now = self._clock()
         return self.close()
+
+    def begin(self) -> None:
+        """Bind the actions from here on to the policy as it is now."""
+        policy = self._policy
+        acting = ActingPolicy(policy.version, policy.digest, policy.exploration, policy.absent)
+        if acting != self._acting:
+            self._fragment.use(acting)
+            self._acting = acting
+
+    def step(self, timeout: float) -> Answer:
+        """Have the policy act on the envs that are ready, and wait for an answer, at most so many seconds."""
+        ready, observation = self.answer.ready, self.answer.observation
+        if self.parked is not None:
+            goes_on = ~self.parked[ready]
+            ready, observation = ready[goes_on], tuple(leaf[goes_on] for leaf in observation)
+        if len(ready):
+            drawn, action = self._actor.act(ready, observation)
+            self._fragment.sent(ready, drawn)
+            self._env.send(ready, action)
+        self.answer = self._seen(self._env.recv(timeout))
+        self._beat()
+        return self.answer
+
+    def record(self, answer: Answer) -> None:
+        """Take what the envs answered into the fragment."""
+        self._fragment.append(answer)
 
     def close(self) -> ClosedFragment:
         """Close the fragment as it stands; the next one goes on from here."""
         return self._fragment.close()
+
+    def _seen(self, answer: Answer) -> Answer:
+        answer = self._actor.see(answer)
+        return answer if self._observer is None else self._observer.see(answer)
 
 
 def _capacity(spec: StreamSpec, num_envs: int, fragment_steps: int, message_bytes: int) -> int:

@@ -11,7 +11,6 @@ import pyarrow as pa
 
 from penstock_schemas.columns import list_offsets, list_values
 from penstock_schemas.errors import RejectedError
-from penstock_schemas.stream import ROW_FIELDS
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -35,8 +34,6 @@ class Ends(IntFlag):
 # Which values of the byte are a way to end: terminated and truncated may hold together, the others stand alone.
 _ENDS = np.isin(np.arange(256), (0, 1, 2, 3, 4, 8))
 _PLACES = ("env", "episode", "chunk", "first_step", "ends")
-# Where the row fields stand that are never null.
-_REQUIRED = tuple(at for at, field in enumerate(ROW_FIELDS) if not field.nullable)
 
 
 class Exploration(IntEnum):
@@ -111,9 +108,9 @@ def check(batch: pa.RecordBatch, spec: StreamSpec) -> ChunkRows:
         raise RejectedError("invalid", f"Arrow finds it damaged: {error}") from error
     if not batch.num_rows:
         return ChunkRows.of(batch)
-    for at in _REQUIRED:
-        if batch.column(at).null_count:
-            raise RejectedError("rows", f"column {ROW_FIELDS[at].name!r} has nulls")
+    for at, field in enumerate(spec.row_fields):
+        if not field.nullable and batch.column(at).null_count:
+            raise RejectedError("rows", f"column {field.name!r} has nulls")
     rows = ChunkRows.of(batch)
     _check_lists(rows, spec)
     _check_ranges(rows)
@@ -129,7 +126,7 @@ def _check_lists(rows: ChunkRows, spec: StreamSpec) -> None:
     plain = np.zeros(len(rows) + 1, np.int32)
     np.cumsum(lengths, out=plain[1:])
     overlapping = plain + np.arange(len(plain), dtype=np.int32)
-    for at, column in enumerate(spec.columns, len(ROW_FIELDS)):
+    for at, column in enumerate(spec.columns, len(spec.row_fields)):
         array = batch.column(at)
         offsets, items = list_offsets(array), array.values
         absent = 0 if column.nullable else items.null_count

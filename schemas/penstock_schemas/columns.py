@@ -80,8 +80,16 @@ class Column:
     def field(self) -> pa.Field:
         """The Arrow field; shape and dtype stand in its metadata, for readers that know only Arrow."""
         item = pa.field("item", self.item_type, nullable=self.nullable)
-        metadata = {"shape": json.dumps(list(self.shape)), "dtype": _name(self.dtype)}
-        return pa.field(self.name, pa.list_(item), nullable=False, metadata=metadata)
+        return pa.field(self.name, pa.list_(item), nullable=False, metadata=self._metadata)
+
+    @cached_property
+    def row_field(self) -> pa.Field:
+        """The Arrow field of a column that has one item a row, and no list."""
+        return pa.field(self.name, self.item_type, nullable=self.nullable, metadata=self._metadata)
+
+    @cached_property
+    def _metadata(self) -> dict[str, str]:
+        return {"shape": json.dumps(list(self.shape)), "dtype": _name(self.dtype)}
 
     @cached_property
     def item_bytes(self) -> int:
@@ -92,13 +100,16 @@ class Column:
 
     def to_json(self) -> Json:
         """Describe the column; `from_json` reads it back."""
-        return {"name": self.name, "shape": list(self.shape), "dtype": _name(self.dtype)}
+        described = {"name": self.name, "shape": list(self.shape), "dtype": _name(self.dtype)}
+        # Few are: what is said of every column travels with every message.
+        return described | {"nullable": True} if self.nullable and not self.overlap else described
 
     @classmethod
     def from_json(cls, described: Mapping[str, Any], *, overlap: bool = False, nullable: bool = False) -> Column:
         """Read a description."""
         name = described["dtype"]
         dtype = np.dtype(object) if name == _TEXT else np.dtype(name)
+        nullable = nullable or described.get("nullable", False)
         return cls(described["name"], tuple(described["shape"]), dtype, overlap, nullable)
 
 
@@ -113,12 +124,28 @@ def list_column(
     return pa.ListArray.from_arrays(pa.array(offsets, pa.int32()), items, type=column.field.type)
 
 
+def item_column(column: Column, values: NDArray[Any], valid: NDArray[np.bool_] | None = None) -> pa.Array:
+    """Make a column of one item a row of `values`, shape (rows, *column.shape); null where `valid` is False."""
+    return _items(column, values, None if valid is None or valid.all() else ~valid)
+
+
+def item_values(array: pa.Array, column: Column) -> NDArray[Any]:
+    """View the items of a column that has one a row, shape (rows, *column.shape).
+
+    What stands where an item is null has no meaning.
+    """
+    return _values(array, column)
+
+
 def list_values(array: pa.ListArray, column: Column) -> NDArray[Any]:
     """View the items of a list column whose lists lie end to end, shape (n, *column.shape).
 
     What stands where an item is null has no meaning, but None for text.
     """
-    items = array.flatten()
+    return _values(array.flatten(), column)
+
+
+def _values(items: pa.Array, column: Column) -> NDArray[Any]:
     if column.is_text:
         texts: NDArray[Any] = items.to_numpy(zero_copy_only=False)
         return texts

@@ -22,8 +22,8 @@ if TYPE_CHECKING:
     from penstock_schemas.spaces.arrays import Json
 
 METADATA_KEY = b"penstock.stream"
-# How the names of recorded infos begin.
-INFO = "info."
+# How the names of recorded infos, of recurrent states and of metrics begin.
+INFO, STATE, METRIC = "info.", "state.", "metric."
 ROW_FIELDS = (
     pa.field("env", pa.int32(), nullable=False),
     pa.field("episode", pa.int64(), nullable=False),
@@ -58,7 +58,10 @@ class StreamSpec:
 
     `extras` are the columns that the policy declares beside the action, one item a step. `infos` are the env's infos
     that are recorded: one item with each observation, null where absent, in columns whose names begin with "info.".
-    `env` and `policy` describe how to make either again: ids, arguments, factories, the action mapping.
+    `states` are the policy's recurrent state at the first step of each chunk, one item a chunk, in columns whose names
+    begin with "state.". `metrics` are the names of numbers that callbacks measure of an episode: one float64 each, in
+    columns "metric.<name>", null but where the episode ended, and there too where it was not measured.
+    `env` and `policy` describe how to make either again: ids, arguments, factories, connectors, the action mapping.
     """
 
     stream: str
@@ -67,6 +70,8 @@ class StreamSpec:
     reward_dtype: np.dtype[Any]
     extras: tuple[Column, ...] = ()
     infos: tuple[Column, ...] = ()
+    states: tuple[Column, ...] = ()
+    metrics: tuple[str, ...] = ()
     env: Mapping[str, Any] = field(default_factory=dict)
     policy: Mapping[str, Any] = field(default_factory=dict)
 
@@ -81,7 +86,12 @@ class StreamSpec:
                 raise SettingsError(
                     f"extra column {extra.name!r}: dots are for spaces and infos; rename it in the policy"
                 )
-        names = [*RESERVED, *(column.name for column in self.columns)]
+        for state in self.states:
+            if state.overlap or state.nullable or state.is_text or not state.name.startswith(STATE):
+                raise SettingsError(f"state column {state.name!r}: it holds numbers, in every chunk, as {STATE}…")
+        if len(set(self.metrics)) < len(self.metrics):
+            raise SettingsError(f"metrics {list(self.metrics)}: each name once")
+        names = [*RESERVED, *(column.name for column in (*self.columns, *self.states))]
         twice = {name for name in names if names.count(name) > 1}
         if twice:
             raise SettingsError(f"extra column {sorted(twice)}: the name is taken; rename it in the policy")
@@ -107,6 +117,16 @@ class StreamSpec:
         return (*self.observation_columns, *self.action_columns, self.reward_column, *self.extras, *self.infos)
 
     @cached_property
+    def metric_columns(self) -> tuple[Column, ...]:
+        """The columns of the metrics, one item a row."""
+        return tuple(Column(METRIC + name, (), np.dtype(np.float64), nullable=True) for name in self.metrics)
+
+    @cached_property
+    def row_fields(self) -> tuple[pa.Field, ...]:
+        """The fields of a message that hold one item a row, in the order of the schema."""
+        return (*ROW_FIELDS, *(column.row_field for column in (*self.states, *self.metric_columns)))
+
+    @cached_property
     def bounded(self) -> tuple[tuple[LeafSpace, Column], ...]:
         """The leaves of which not every value of their wire dtype is one, and their columns."""
         sides = ((self.observation, self.observation_columns), (self.action, self.action_columns))
@@ -116,7 +136,7 @@ class StreamSpec:
     def schema(self) -> pa.Schema:
         """The schema of a chunk message, this description in its metadata."""
         metadata = {METADATA_KEY: self.canonical}
-        return pa.schema([*ROW_FIELDS, *(column.field for column in self.columns)], metadata)
+        return pa.schema([*self.row_fields, *(column.field for column in self.columns)], metadata)
 
     @cached_property
     def canonical(self) -> bytes:
@@ -137,7 +157,8 @@ class StreamSpec:
     def row_bytes(self) -> int:
         """Bytes that one more chunk adds to a message, its steps left out: its fixed columns, offsets and overlap."""
         overlap = sum(column.item_bytes for column in self.columns if column.overlap)
-        return _FIXED_BYTES + _OFFSET_BYTES * len(self.columns) + overlap
+        of_rows = sum(column.item_bytes for column in (*self.states, *self.metric_columns))
+        return _FIXED_BYTES + _OFFSET_BYTES * len(self.columns) + overlap + of_rows
 
     def to_json(self) -> Json:
         """Describe the stream; `from_json` reads it back."""
@@ -148,6 +169,8 @@ class StreamSpec:
             "reward": self.reward_dtype.name,
             "extras": [extra.to_json() for extra in self.extras],
             "infos": [info.to_json() for info in self.infos],
+            "states": [state.to_json() for state in self.states],
+            "metrics": list(self.metrics),
             "env": dict(self.env),
             "policy": dict(self.policy),
         }
@@ -165,6 +188,8 @@ class StreamSpec:
             reward_dtype=np.dtype(described["reward"]),
             extras=tuple(Column.from_json(extra) for extra in described["extras"]),
             infos=tuple(Column.from_json(info, overlap=True, nullable=True) for info in described["infos"]),
+            states=tuple(Column.from_json(state) for state in described["states"]),
+            metrics=tuple(described["metrics"]),
             env=described["env"],
             policy=described["policy"],
         )

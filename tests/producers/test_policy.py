@@ -12,9 +12,11 @@ import torch
 
 from penstock_producers.policy import TorchPolicy, make_policy
 from penstock_producers.policy.actor_critic import ActorCritic
+from penstock_producers.policy.base import Inputs
 from penstock_producers.policy.distributions import Categorical, DiagonalGaussian, distribution_for
 from penstock_producers.policy.inputs import flat
 from penstock_schemas.columns import Column
+from penstock_schemas.connectors import Pipeline
 from penstock_schemas.errors import PolicyError, PolicyRejectedError
 from penstock_schemas.policies import PolicyRecord, digest
 from penstock_schemas.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete, Text, Tuple, leaves
@@ -84,7 +86,7 @@ WIDE = np.finfo(np.float64).max
 )
 def test_random_actions_are_of_their_space(space: Any) -> None:
     policy = make_policy("random", OBSERVATION, space, rng=rng())
-    actions = policy.act((np.zeros((300, 4), np.float32),))
+    actions = policy.act(Inputs((np.zeros((300, 4), np.float32),)))
     for leaf, drawn in zip(leaves(space), actions.sent, strict=True):
         assert leaf.space.contains(drawn.astype(leaf.space.dtype)).all()
         assert len(np.unique(drawn.astype(str) if drawn.dtype == object else drawn, axis=0)) > 1
@@ -168,7 +170,7 @@ def test_a_gaussian_acts_in_floats_only() -> None:
 def test_what_is_recorded_follows_from_the_module(action: Any, observation: Any) -> None:
     policy = make_policy("actor-critic", observation, action, rng=rng())
     seen = (rng(1).random((64, *observation.shape)) * 5).astype(observation.dtype)
-    actions = policy.act((seen,))
+    actions = policy.act(Inputs((seen,)))
     recording = policy.recording
     recorded = dict(
         zip(("action", *(extra.name for extra in policy.extras)), recording.finish(actions.drawn), strict=True)
@@ -187,23 +189,24 @@ def test_what_is_recorded_follows_from_the_module(action: Any, observation: Any)
 def test_equal_generators_draw_equal_actions() -> None:
     seen = rng(1).random((64, 4), np.float32)
     one, two = made(), made()
-    assert np.array_equal(one.act((seen,)).sent[0], two.act((seen,)).sent[0])
+    assert np.array_equal(one.act(Inputs((seen,))).sent[0], two.act(Inputs((seen,))).sent[0])
     assert not np.array_equal(
-        one.act((seen,)).sent[0], make_policy("actor-critic", OBSERVATION, Discrete(3), rng=rng(9)).act((seen,)).sent[0]
+        one.act(Inputs((seen,))).sent[0],
+        make_policy("actor-critic", OBSERVATION, Discrete(3), rng=rng(9)).act(Inputs((seen,))).sent[0],
     )
 
 
 def test_a_subclass_of_the_built_in_network_acts_by_its_own_forward() -> None:
     seen = rng(1).random((8, 4), np.float32)
-    _, built_in, _ = made().act((seen,)).drawn
-    _, doubled, _ = made(name=f"{ZOO}:doubling").act((seen,)).drawn
+    _, built_in, _ = made().act(Inputs((seen,))).drawn
+    _, doubled, _ = made(name=f"{ZOO}:doubling").act(Inputs((seen,))).drawn
     np.testing.assert_allclose(doubled, 2 * built_in, atol=1e-5)
 
 
 def test_a_factory_s_network_of_the_built_in_class_acts_by_its_own_layers() -> None:
     seen = rng(1).standard_normal((8, 4), np.float32)
     policy = made(name=f"{ZOO}:rectified")
-    _, parameters, value = policy.act((seen,)).drawn
+    _, parameters, value = policy.act(Inputs((seen,))).drawn
     with torch.no_grad():
         expected = policy.module(torch.from_numpy(seen))
     np.testing.assert_allclose(parameters, expected[0], atol=1e-6)
@@ -222,7 +225,13 @@ def test_a_function_that_is_not_the_module_s_forward_is_refused(off: tuple[float
         return parameters + off[0], value + off[1]
 
     policy = TorchPolicy(
-        network, flat(OBSERVATION), Discrete(3), Categorical(Discrete(3)), rng(), make_forward=lambda: forward
+        network,
+        flat(OBSERVATION),
+        Pipeline(OBSERVATION),
+        Discrete(3),
+        Categorical(Discrete(3)),
+        rng(),
+        make_forward=lambda: forward,
     )
     with pytest.raises(PolicyError, match=f"module ActorCritic: the function that acts answers {told}"):
         policy.probe((rng(1).standard_normal((4, 4), np.float32),))
@@ -283,13 +292,13 @@ def test_a_loaded_version_acts_under_its_own_digest(name: str) -> None:
     record = PolicyRecord(5, weights, {"epsilon": 0.1})
     policy.load(record)
     assert (policy.version, policy.digest) == (5, record.digest)
-    actions = policy.act((rng().random((100, 4), np.float32),))
+    actions = policy.act(Inputs((rng().random((100, 4), np.float32),)))
     assert set(actions.sent[0].tolist()) == {1}
     _, _, value = actions.drawn
     assert set(value.tolist()) == {0.25 if name == "actor-critic" else 0.5}
     # What acts is a copy.
     weights["head.bias"][:] = [90, -90, -90, 0.25]
-    assert set(policy.act((rng().random((100, 4), np.float32),)).sent[0].tolist()) == {1}
+    assert set(policy.act(Inputs((rng().random((100, 4), np.float32),))).sent[0].tolist()) == {1}
 
 
 def without_bias(weights: dict[str, Any]) -> None:
@@ -342,7 +351,7 @@ def test_a_bad_version_is_refused_and_nothing_has_changed(spoil: Any, reason: st
     assert (policy.version, policy.digest) == (2, PolicyRecord(2, good).digest)
     assert digest(weights_of(policy), {}) == policy.digest
     seen = rng().random((50, 4), np.float32)
-    for one, other in zip(policy.act((seen,)).drawn, twin.act((seen,)).drawn, strict=True):
+    for one, other in zip(policy.act(Inputs((seen,))).drawn, twin.act(Inputs((seen,))).drawn, strict=True):
         assert np.array_equal(one, other)
 
 
@@ -350,7 +359,7 @@ def test_a_user_s_own_factory_gets_the_spaces_and_its_arguments() -> None:
     policy = made(name=f"{ZOO}:constant", parameters=[-90.0, -90.0, 90.0])
     assert isinstance(policy._module, policy_zoo.Constant)
     seen = np.arange(12, dtype=np.float32).reshape(3, 4)
-    action, parameters, value = policy.act((seen,)).drawn
+    action, parameters, value = policy.act(Inputs((seen,))).drawn
     assert action.tolist() == [2, 2, 2]
     assert parameters.tolist() == [[-90.0, -90.0, 90.0]] * 3
     assert value.tolist() == [6.0, 22.0, 38.0]

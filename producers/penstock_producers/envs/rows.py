@@ -44,6 +44,11 @@ class Rows(NamedTuple):
     """(n,) the options with which the envs were reset, as JSON; None where there were none, in all rows or in one."""
     infos: tuple[Info, ...] = ()
     """The recorded infos, in the order of the envs' `infos`: each belongs to its row's observation."""
+    final: NDArray[np.float32] | None = None
+    """(n,) the policy's value of the observation where it is an episode's last, NaN elsewhere; the envs give None."""
+    metrics: NDArray[np.float64] | None = None
+    """(n, metrics) what callbacks measured of the episodes that end here, NaN for what they did not; the envs give
+    None."""
 
 
 class Abort(NamedTuple):
@@ -99,8 +104,11 @@ class Envs(Protocol):
         """How many values of infos were left out since their column cannot hold them, by key."""
         ...
 
-    def reset(self) -> Answer:
-        """Begin a new episode in every env; whatever was open is left without an end."""
+    def reset(self, options: Mapping[str, Any] | None = None) -> Answer:
+        """Begin a new episode in every env, with options for its reset; whatever was open is left without an end.
+
+        Raises `EnvError` for options that cannot be had or recorded.
+        """
         ...
 
     def send(self, env: NDArray[np.int32], action: Leaves) -> None:

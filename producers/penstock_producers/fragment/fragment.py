@@ -18,7 +18,7 @@ from penstock_producers.fragment.pieces import Pieces, Runs, pieces_of, runs_of
 from penstock_producers.fragment.recording import ActingPolicy, Recording
 from penstock_producers.fragment.split import longest_chunk, split
 from penstock_schemas.chunks import Ends
-from penstock_schemas.columns import list_column
+from penstock_schemas.columns import item_column, list_column
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from penstock_producers.envs.rows import Abort, Answer
+    from penstock_schemas.columns import Column
     from penstock_schemas.stream import StreamSpec
 
 
@@ -80,7 +81,7 @@ class Fragment:
         self._message_bytes = message_bytes
         self._cut_steps = cut_steps
         self._capacity = capacity
-        self._log = RowLog(spec, num_envs, num_envs * (2 * capacity + 1), self._recording.columns)
+        self._log = RowLog(spec, num_envs, num_envs * (2 * capacity + 1), self._recording)
         self._standing = Standing(num_envs)
         self._policies: list[ActingPolicy] = []
         # How many rows an env has given at the most; how many each has given while others did not.
@@ -115,7 +116,7 @@ class Fragment:
     def append(self, answer: Answer) -> None:
         """Copy what the envs answered."""
         if answer.steps is not None:
-            self._log.steps(answer.steps)
+            self._log.steps(answer.steps, len(self._policies) - 1)
             self._count(answer.steps.env)
         for abort in answer.aborts:
             self._faulty = True
@@ -174,6 +175,7 @@ class Fragment:
         options = {row: log.options[int(head[row])] for row in with_options if int(head[row]) in log.options}
         aborted = np.flatnonzero(pieces.ends == Ends.ABORTED).tolist() if runs.aborted else []
         reasons = {row: runs.aborted[int(pieces.run[row])] for row in aborted}
+        columns |= self._row_columns(runs, pieces)
         sizes = self._spec.row_bytes + pieces.length * self._spec.step_bytes
         for name, texts in (("reset_options", options), ("abort_reason", reasons)):
             columns[name] = _texts(texts, rows)
@@ -202,6 +204,22 @@ class Fragment:
             "exploration": pa.array(exploration[used]),
         }
 
+    def _row_columns(self, runs: Runs, pieces: Pieces) -> dict[str, pa.Array]:
+        """Make the columns that are the stream's own and hold one item a chunk: recurrent states and metrics."""
+        log, spec = self._log, self._spec
+        columns = {}
+        first = runs.order[np.minimum(pieces.head + 1, len(runs.order) - 1)]
+        for state, values in zip(spec.states, log.drawn[len(self._recording.columns) :], strict=True):
+            before = values[first]
+            before[pieces.length == 0] = 0
+            columns[state.name] = item_column(state, before)
+        if log.metrics is not None:
+            measured = log.metrics[runs.order[pieces.head + pieces.length]]
+            measured[(pieces.ends & (Ends.TERMINATED | Ends.TRUNCATED)) == 0] = np.nan
+            for at, column in enumerate(spec.metric_columns):
+                columns[column.name] = item_column(column, measured[:, at], ~np.isnan(measured[:, at]))
+        return columns
+
     def _lists(self, runs: Runs, pieces: Pieces) -> dict[str, pa.Array]:
         log, spec = self._log, self._spec
         index, offsets = _ranges(pieces.head, pieces.length + 1)
@@ -215,10 +233,22 @@ class Fragment:
         index, offsets = _ranges(pieces.head + 1, pieces.length)
         index = runs.order[index]
         columns["reward"] = list_column(spec.reward_column, log.reward[index], offsets)
-        drawn = self._recording.finish([np.take(values, index, axis=0) for values in log.drawn])
-        for column, values in zip((*spec.action_columns, *spec.extras), drawn, strict=True):
-            columns[column.name] = list_column(column, values, offsets)
+        policy = log.policy[index]
+        recording = self._recording
+        finished = recording.finish([np.take(v, index, axis=0) for v in log.drawn[: len(recording.columns)]])
+        for column, values in zip((*spec.action_columns, *spec.extras), finished, strict=False):
+            columns[column.name] = list_column(column, values, offsets, self._present(column, policy))
+        if log.final is not None:
+            final, column = log.final[index], spec.extras[-1]
+            columns[column.name] = list_column(column, final, offsets, ~np.isnan(final))
         return columns
+
+    def _present(self, column: Column, policy: NDArray[np.int32]) -> NDArray[np.bool_] | None:
+        """Tell at which steps there is an extra, by the policies that chose their actions; None for at all."""
+        if not any(column.name in acting.absent for acting in self._policies):
+            return None
+        present: NDArray[np.bool_] = np.array([column.name not in acting.absent for acting in self._policies])[policy]
+        return present
 
 
 def _texts(texts: Mapping[int, str], rows: int) -> pa.Array:

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from penstock_producers.envs.rows import Abort, Rows
+    from penstock_producers.fragment.recording import Recording
     from penstock_schemas.columns import Column
     from penstock_schemas.stream import StreamSpec
 
@@ -21,13 +22,14 @@ NO_SEED = -1
 
 
 class RowLog:
-    """Copies every row of the envs and what the policy gave for it, a column each.
+    """Copies every row of the envs and what the policy gave for it, its recurrent state included, a column each.
 
     The rows at hand are `[:count]` of every column; the first `carried` of them are the observations with which the
     open episodes go on. `drawn` is bound to a step when its action is sent (`acted`), however late the env answers.
     """
 
-    def __init__(self, spec: StreamSpec, num_envs: int, rows: int, drawn: Sequence[Column]) -> None:
+    def __init__(self, spec: StreamSpec, num_envs: int, rows: int, recording: Recording) -> None:
+        drawn = (*recording.columns, *spec.states)
         self.num_envs = num_envs
         self.count = 0
         self.carried = 0
@@ -42,6 +44,9 @@ class RowLog:
         self.observation = [values_of(column, rows, num_envs) for column in spec.observation_columns]
         self.reward = np.empty(rows, spec.reward_dtype)
         self.drawn = [_empty(column, rows) for column in drawn]
+        # What is known with an answer only, and of episodes that end with it; NaN where there is none.
+        self.final = None if recording.final is None else np.empty(rows, np.float32)
+        self.metrics = np.empty((rows, len(spec.metrics)), np.float64) if spec.metrics else None
         self.infos = [(_empty(column, rows), np.empty(rows, np.bool_)) for column in spec.infos]
         # What was drawn for each env's action that is on its way, and by which policy.
         self._sent = [_empty(column, num_envs) for column in drawn]
@@ -70,19 +75,25 @@ class RowLog:
         known: list[int] = kept.tolist()
         return known if self._acted else []
 
-    def steps(self, rows: Rows) -> None:
-        """Copy steps, and reset rows among them."""
+    def steps(self, rows: Rows, policy: int) -> None:
+        """Copy steps, and reset rows among them; `policy` is the one that acts now, and gave the values of the last."""
         start, stop = self._append(rows)
         self.reward[start:stop] = rows.reward
+        if self.metrics is not None:
+            self.metrics[start:stop] = np.nan if rows.metrics is None else rows.metrics
         if self._last is not None and stop - start == self.num_envs:
             self.policy[start:stop] = self._last_policy
             for column, values in zip(self.drawn, self._last, strict=True):
                 column[start:stop] = values
-            return
-        self._settle()
-        self.policy[start:stop] = self._sent_policy[rows.env]
-        for column, values in zip(self.drawn, self._sent, strict=True):
-            np.take(values, rows.env, axis=0, out=column[start:stop], mode="clip")
+        else:
+            self._settle()
+            self.policy[start:stop] = self._sent_policy[rows.env]
+            for column, values in zip(self.drawn, self._sent, strict=True):
+                np.take(values, rows.env, axis=0, out=column[start:stop], mode="clip")
+        if self.final is not None:
+            # A value that a later policy gave, for an action that was on its way when that one came, is nobody's.
+            others = self.policy[start:stop] != policy
+            self.final[start:stop] = np.nan if rows.final is None else np.where(others, np.nan, rows.final)
 
     def resets(self, rows: Rows) -> None:
         """Copy reset rows."""

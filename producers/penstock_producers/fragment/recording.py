@@ -23,6 +23,8 @@ class ActingPolicy:
     version: int
     digest: bytes
     exploration: Exploration = Exploration.ON
+    absent: frozenset[str] = frozenset()
+    """The nullable extras that are null in what it chose."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,11 +36,14 @@ class Recording:
 
     Attributes:
         columns: what the policy gives for each step, the action's leaves first.
-        finish: maps those columns, an item a step, to the stream's action columns and extras.
+        finish: maps those columns, an item a step, to the stream's action columns and extras, `final` left out.
+        final: the nullable extra, the last one, that holds the value of the observation with which an episode ended;
+            None for none.
     """
 
     columns: tuple[Column, ...]
     finish: Callable[[Sequence[NDArray[Any]]], Sequence[NDArray[Any]]]
+    final: str | None = None
 
     @classmethod
     def plain(cls, spec: StreamSpec) -> Recording:

@@ -1,4 +1,4 @@
-"""What a policy is to the rollout."""
+"""What a policy is to whoever acts with it."""
 
 from __future__ import annotations
 
@@ -7,32 +7,63 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
+    from penstock_producers.envs.rows import Info
     from penstock_producers.fragment import Recording
     from penstock_schemas.chunks import Exploration
     from penstock_schemas.columns import Column
+    from penstock_schemas.connectors import Pipeline
     from penstock_schemas.policies import PolicyRecord
     from penstock_schemas.spaces import Leaves
 
 
+class Inputs(NamedTuple):
+    """What a policy is given of n envs; the arrays are never to be written to, and hold until the envs go on."""
+
+    observation: Leaves
+    """An array (n, *shape) for each leaf of the space that the policy's connectors answer."""
+    infos: tuple[Info, ...] = ()
+    """The recorded infos that came with the observation, in the order of the stream's (action masks, for one)."""
+    state: tuple[NDArray[Any], ...] = ()
+    """The recurrent state, an array (n, *shape) for each of the policy's `states`; zeros at an episode's start."""
+
+
 class Actions(NamedTuple):
-    """What a policy answers for a batch of observations: what is recorded, and what the env is sent."""
+    """What a policy answers for n envs: what is recorded, what the env is sent, and what it wants to remember."""
 
     drawn: tuple[NDArray[Any], ...]
     """In the order of the columns of `Policy.recording`; the leaves of the action as it was drawn come first."""
     sent: Leaves
     """The action that the env is sent, an array (n, *shape) for each leaf of its space."""
+    state: tuple[NDArray[Any], ...] = ()
+    """The recurrent state behind the observation, which comes with the env's next one."""
 
 
 class Policy(Protocol):
-    """Chooses actions; its weights can be replaced while it runs."""
+    """Chooses actions; its weights can be replaced while it runs.
+
+    Attributes:
+        version: of the weights that act; 0 before the first one is loaded.
+        digest: of the weights, the connectors' parameters and the settings that act.
+        exploration: how it chooses now. May be set to any of ON, OFF and RANDOM, and EPSILON where that is what it
+            does when ON; raises `PolicyError` where it cannot.
+        pipeline: the connectors before it; `load` replaces their parameters too.
+        states: the columns of its recurrent state, "state.<name>"; none for most.
+    """
 
     version: int
     digest: bytes
     exploration: Exploration
+    pipeline: Pipeline
+    states: tuple[Column, ...]
 
     @property
     def extras(self) -> tuple[Column, ...]:
         """The columns recorded beside the action."""
+        ...
+
+    @property
+    def absent(self) -> frozenset[str]:
+        """The names of the nullable extras that it has no value for as it chooses now; these are recorded as null."""
         ...
 
     @property
@@ -45,8 +76,12 @@ class Policy(Protocol):
         """What `Actions.drawn` holds, and how the action and the extras come of it."""
         ...
 
-    def act(self, observation: Leaves) -> Actions:
-        """Choose actions for n observations: an array (n, *shape) for each leaf of their space."""
+    def act(self, inputs: Inputs) -> Actions:
+        """Choose actions for n envs."""
+        ...
+
+    def value(self, inputs: Inputs) -> NDArray[Any]:
+        """Value n observations, shape (n,); asked only where `recording.final` names a column."""
         ...
 
     def check(self, record: PolicyRecord) -> None:

@@ -13,6 +13,7 @@ from penstock_producers.policy.distributions import distribution_for
 from penstock_producers.policy.inputs import examples, flat, flat_shape, tensors
 from penstock_producers.policy.random_policy import RandomPolicy
 from penstock_producers.policy.torch_policy import TorchPolicy
+from penstock_schemas.connectors import Pipeline
 from penstock_schemas.errors import PenstockError, PolicyError
 from penstock_schemas.spaces import Box, Space
 
@@ -49,7 +50,7 @@ def make_policy(
     if name == RANDOM:
         if arguments:
             raise PolicyError(f"policy {name!r}: it takes no arguments, but was given {dict(arguments)}")
-        return RandomPolicy(action, rng)
+        return RandomPolicy(observation, action, rng)
     distribution = distribution_for(action)
     try:
         module = _make_module(name, observation, action, distribution.parameters, arguments or {})
@@ -63,7 +64,7 @@ def make_policy(
     # By name: a factory may answer the built-in class with other layers in it.
     make_forward = module.numpy_forward if isinstance(module, ActorCritic) and name == BUILT_IN else None
     inputs = flat(observation) if name == BUILT_IN else tensors(observation)
-    policy = TorchPolicy(module, inputs, action, distribution, rng, make_forward=make_forward)
+    policy = TorchPolicy(module, inputs, Pipeline(observation), action, distribution, rng, make_forward=make_forward)
     policy.probe(examples(observation, _PROBED))
     return policy
 

@@ -11,14 +11,15 @@ from penstock_producers.fragment import Recording
 from penstock_producers.policy.base import Actions
 from penstock_schemas.chunks import Exploration
 from penstock_schemas.columns import Column
-from penstock_schemas.errors import PolicyRejectedError
+from penstock_schemas.connectors import Pipeline
+from penstock_schemas.errors import PolicyError, PolicyRejectedError
 from penstock_schemas.policies import PolicyRecord, digest
 from penstock_schemas.spaces import Box, Discrete, LeafSpace, MultiDiscrete, Space, Text, leaves
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from penstock_schemas.spaces import Leaves
+    from penstock_producers.policy.base import Inputs
 
 _ALPHABET = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789"
 
@@ -34,17 +35,26 @@ class RandomPolicy:
     mapping = "identity"
     extras: tuple[Column, ...] = ()
 
-    def __init__(self, action: Space, rng: np.random.Generator) -> None:
+    states: tuple[Column, ...] = ()
+    absent: frozenset[str] = frozenset()
+
+    def __init__(self, observation: Space, action: Space, rng: np.random.Generator) -> None:
+        self.pipeline = Pipeline(observation)
         self._spaces = [leaf.space for leaf in leaves(action)]
         self._rng = rng
         self.digest = digest({}, {})
         columns = tuple(Column.of(leaf, "action") for leaf in leaves(action))
         self.recording = Recording(columns, lambda values: values)
 
-    def act(self, observation: Leaves) -> Actions:
-        """Draw an action for each of n observations."""
-        drawn = tuple(_draw(space, len(observation[0]), self._rng) for space in self._spaces)
+    def act(self, inputs: Inputs) -> Actions:
+        """Draw an action for each of n envs."""
+        n = len(inputs.observation[0])
+        drawn = tuple(_draw(space, n, self._rng) for space in self._spaces)
         return Actions(drawn, drawn)
+
+    def value(self, inputs: Inputs) -> NDArray[Any]:
+        """Refuse: it values nothing."""
+        raise PolicyError(f"random actions have no values, so none of {len(inputs.observation[0])} observations has")
 
     def check(self, record: PolicyRecord) -> None:
         """Refuse every version."""

@@ -21,8 +21,10 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from penstock_producers.policy.actor_critic import Forward
+    from penstock_producers.policy.base import Inputs
     from penstock_producers.policy.distributions import Distribution
-    from penstock_producers.policy.inputs import Inputs
+    from penstock_producers.policy.inputs import Inputs as MakeInputs
+    from penstock_schemas.connectors import Pipeline
     from penstock_schemas.spaces import Leaves, Space
 
 _FLOAT32 = np.dtype(np.float32)
@@ -40,11 +42,14 @@ class TorchPolicy:
     """
 
     exploration = Exploration.ON
+    states: tuple[Column, ...] = ()
+    absent: frozenset[str] = frozenset()
 
     def __init__(
         self,
         module: torch.nn.Module,
-        inputs: Inputs,
+        inputs: MakeInputs,
+        pipeline: Pipeline,
         action: Space,
         distribution: Distribution,
         rng: np.random.Generator,
@@ -54,6 +59,7 @@ class TorchPolicy:
         self._module = module.eval()
         self._make_forward = make_forward
         self._inputs = inputs
+        self.pipeline = pipeline
         (leaf,) = leaves(action)
         self._action = Column.of(leaf, "action")
         self._distribution = distribution
@@ -86,9 +92,9 @@ class TorchPolicy:
         parameters = Column("parameters", (self._distribution.parameters,), _FLOAT32)
         return Recording((self._action, parameters, Column("value", (), _FLOAT32)), self._finish)
 
-    def act(self, observation: Leaves) -> Actions:
-        """Choose actions for n observations: an array (n, *shape) for each leaf of their space."""
-        parameters, value = self._forward(self._inputs(observation))
+    def act(self, inputs: Inputs) -> Actions:
+        """Choose actions for n envs."""
+        parameters, value = self._forward(self._inputs(inputs.observation))
         action = self._distribution.draw(parameters, self._rng)
         return Actions((action, parameters, value), (self._distribution.send(action),))
 
@@ -125,6 +131,10 @@ class TorchPolicy:
                 raise PolicyError(
                     f"{what}: the function that acts answers {name} {distance:g} off the module's forward"
                 )
+
+    def value(self, inputs: Inputs) -> NDArray[Any]:
+        """Value n observations, shape (n,)."""
+        return self._forward(self._inputs(inputs.observation))[1]
 
     def check(self, record: PolicyRecord) -> None:
         """Raise `PolicyRejectedError` unless a version's weights have the module's names, shapes and dtypes."""

@@ -1,0 +1,100 @@
+"""A policy in front of N envs: what the next action of each depends on, beside its observation, is kept here."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from penstock_producers.policy.base import Inputs
+from penstock_schemas.connectors import Context
+from penstock_schemas.spaces import leaves
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from penstock_producers.envs import Answer, Envs, Rows
+    from penstock_producers.policy import Policy
+    from penstock_schemas.spaces import Leaves
+
+
+class Acted(NamedTuple):
+    """What was chosen for the envs that were ready."""
+
+    drawn: tuple[NDArray[Any], ...]
+    """What is recorded: the columns of the policy's recording, then its recurrent state as it was before."""
+    sent: Leaves
+
+
+class Actor:
+    """Hands a policy what it acts on: observations through its connectors, infos, recurrent state.
+
+    It is shown every answer of the envs (`see`), and asked once for actions for each env that one says is ready.
+    """
+
+    def __init__(self, policy: Policy, env: Envs) -> None:
+        n = env.num_envs
+        self._policy = policy
+        self._pipeline = policy.pipeline.acting(n)
+        self._final = policy.recording.final is not None
+        # Most policies look at the observation alone: nothing is kept for them.
+        self._blind = not (policy.pipeline or policy.states or env.infos or self._final)
+        self._age = np.zeros(n, np.int64)
+        self._reward = np.zeros(n, env.reward_dtype)
+        self._action = [np.zeros((n, *leaf.space.shape), leaf.space.dtype) for leaf in leaves(env.action_space)]
+        self._infos = [(np.zeros((n, *column.shape), column.dtype), np.zeros(n, np.bool_)) for column in env.infos]
+        self._state = tuple(np.zeros((n, *column.shape), column.dtype) for column in policy.states)
+
+    def see(self, answer: Answer) -> Answer:
+        """Keep what an answer tells; give it back, with the values of last observations where the policy gives them."""
+        if self._blind:
+            return answer
+        if answer.steps is not None:
+            self._keep(answer.steps)
+            if self._final:
+                answer = answer._replace(steps=self._valued(answer.steps))
+        if answer.resets is not None:
+            self._keep(answer.resets)
+        return answer
+
+    def act(self, ready: NDArray[np.int32], observation: Leaves) -> Acted:
+        """Choose actions for envs that are ready, whose observations these are."""
+        if self._blind:
+            drawn, sent, _ = self._policy.act(Inputs(observation))
+            return Acted(drawn, sent)
+        inputs = self._inputs(ready, observation, keep=True)
+        drawn, sent, state = self._policy.act(inputs)
+        for kept, values in zip(self._action, drawn, strict=False):
+            kept[ready] = values
+        for kept, values in zip(self._state, state, strict=True):
+            kept[ready] = values
+        return Acted((*drawn, *inputs.state), sent)
+
+    def _inputs(self, env: NDArray[np.int32], observation: Leaves, *, keep: bool) -> Inputs:
+        if self._policy.pipeline:
+            context = Context(self._age[env], tuple(leaf[env] for leaf in self._action), self._reward[env])
+            observation = self._pipeline(env, observation, context, keep=keep)
+        infos = tuple((values[env], valid[env]) for values, valid in self._infos)
+        return Inputs(observation, infos, tuple(state[env] for state in self._state))
+
+    def _keep(self, rows: Rows) -> None:
+        env = rows.env
+        self._age[env] += 1
+        self._reward[env] = rows.reward
+        for (values, valid), (given, there) in zip(self._infos, rows.infos, strict=True):
+            values[env], valid[env] = given, there
+        if rows.first.any():
+            begun = env[rows.first]
+            self._age[begun] = 0
+            for kept in (self._reward, *self._action, *self._state):
+                kept[begun] = 0
+
+    def _valued(self, steps: Rows) -> Rows:
+        """Value the observations with which episodes ended of themselves."""
+        ended = np.flatnonzero(steps.terminated | steps.truncated)
+        if not len(ended):
+            return steps
+        inputs = self._inputs(steps.env[ended], tuple(leaf[ended] for leaf in steps.observation), keep=False)
+        final = np.full(len(steps.env), np.nan, np.float32)
+        final[ended] = self._policy.value(inputs)
+        return steps._replace(final=final)

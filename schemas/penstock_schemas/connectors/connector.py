@@ -1,0 +1,58 @@
+"""What a connector is: a function from what an env answered to what a policy sees of it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    import numpy as np
+    from numpy.typing import NDArray
+
+    from penstock_schemas.spaces import Leaves, Space
+
+
+class Seen(NamedTuple):
+    """n observations on their way through connectors, each with what led to it.
+
+    The arrays are never to be written to.
+    """
+
+    observation: Leaves
+    """An array (n, *shape) for each leaf of the space that comes in; (n, 1 + lookback, *shape), the oldest first, for
+    a connector that looks back. What would lie before an episode's first observation repeats that one."""
+    age: NDArray[np.int64]
+    """(n,) how many steps of its episode led to the observation: 0 for the first one, also over cuts."""
+    action: Leaves
+    """An array (n, *shape) for each leaf of the action space: the action drawn just before, 0 where `age` is 0."""
+    reward: NDArray[Any]
+    """(n,) the reward that came with the observation, 0 where `age` is 0."""
+    parameters: Mapping[str, NDArray[Any]]
+    """What a version of the policy says for this connector, by name."""
+
+
+class Connector(Protocol):
+    """Maps observations to observations, a row to a row; a pure function, so that actor and reader see the same.
+
+    A factory, called with (observation space, action space, **arguments), makes one; it raises `SpaceError` for spaces
+    that it does not take, `PolicyError` for arguments.
+
+    Attributes:
+        space: what comes out.
+        lookback: how many observations of the same episode before its own each row is made of.
+        parameters: what each version of the policy brings for it: an array of the shape and dtype of each of these,
+            which act before the first version.
+    """
+
+    space: Space
+    lookback: int
+    parameters: Mapping[str, NDArray[Any]]
+
+    def check(self, parameters: Mapping[str, NDArray[Any]]) -> None:
+        """Raise `ValueError` for parameters, finite and of the right shapes and dtypes, that mean nothing."""
+        ...
+
+    def __call__(self, seen: Seen) -> Leaves:
+        """Map n rows; each row is made of its own inputs only."""
+        ...
