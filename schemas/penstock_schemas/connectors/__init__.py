@@ -2,7 +2,20 @@
 
 from __future__ import annotations
 
-from penstock_schemas.connectors.connector import Connector, Seen
-from penstock_schemas.connectors.pipeline import ActingPipeline, Context, Pipeline
+from penstock_schemas.connectors.acting import ActingPipeline, Context
+from penstock_schemas.connectors.connector import Connector, Plain, Seen
+from penstock_schemas.connectors.make import make_pipeline
+from penstock_schemas.connectors.pipeline import Pipeline
+from penstock_schemas.connectors.reading import Trajectories, observed
 
-__all__ = ["ActingPipeline", "Connector", "Context", "Pipeline", "Seen"]
+__all__ = [
+    "ActingPipeline",
+    "Connector",
+    "Context",
+    "Pipeline",
+    "Plain",
+    "Seen",
+    "Trajectories",
+    "make_pipeline",
+    "observed",
+]

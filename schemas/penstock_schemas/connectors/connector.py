@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 if TYPE_CHECKING:
@@ -54,5 +55,18 @@ class Connector(Protocol):
         ...
 
     def __call__(self, seen: Seen) -> Leaves:
-        """Map n rows; each row is made of its own inputs only."""
+        """Map n rows, to an array (n, *shape) of its space's dtype for each leaf of `space`.
+
+        Each row is made of its own inputs only.
+        """
         ...
+
+
+class Plain:
+    """What a connector has that looks at one observation at a time, and that versions bring nothing for."""
+
+    lookback = 0
+    parameters: Mapping[str, NDArray[Any]] = MappingProxyType({})
+
+    def check(self, parameters: Mapping[str, NDArray[Any]]) -> None:
+        """Find nothing wrong: there are none."""
