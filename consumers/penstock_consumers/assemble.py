@@ -10,7 +10,8 @@ import pyarrow as pa
 
 from penstock_consumers.store import segments
 from penstock_schemas.chunks import ChunkRows, Ends, fixed
-from penstock_schemas.columns import list_column, list_offsets, list_valid, list_values
+from penstock_schemas.columns import item_values, list_column, list_offsets, list_valid, list_values
+from penstock_schemas.stream import ROW_FIELDS
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -127,6 +128,7 @@ def assemble(
     rows = _row_columns(pieces, spec).take(pa.array(order))
     came = _Provenance(pieces, order)
     columns = _head(rows, came, first) | _ends(rows, came, uid, last, aborted) | _chunk_lists(rows, first)
+    columns |= _metrics(spec, rows, last) | _states(spec, pieces, order, first)
     columns |= _value_lists(spec, pieces, order, first, last)
     offsets = list_offsets(columns["reward"])
     columns["length"] = pa.array(np.diff(offsets).astype(np.int64))
@@ -138,8 +140,7 @@ def assemble(
 
 
 def _row_columns(pieces: Sequence[Rows], spec: StreamSpec) -> pa.Table:
-    lists = {column.name for column in spec.columns}
-    names = [name for name in spec.schema.names if name not in lists]
+    names = [field.name for field in (*ROW_FIELDS, *spec.metric_columns)]
     return pa.Table.from_batches([piece.batch.select(names) for piece in pieces]).combine_chunks()
 
 
@@ -201,6 +202,22 @@ def _chunk_lists(rows: pa.Table, first: NDArray[Any]) -> dict[str, pa.Array]:
         name: pa.ListArray.from_arrays(offsets, rows.column(source).combine_chunks(), type=types[name])
         for name, source in sources.items()
     }
+
+
+def _metrics(spec: StreamSpec, rows: pa.Table, last: NDArray[Any]) -> dict[str, pa.Array]:
+    """What was measured of each episode: the row with which its env ended it says so, and no other row can."""
+    tails = pa.array(last)
+    return {column.name: rows.column(column.name).combine_chunks().take(tails) for column in spec.metric_columns}
+
+
+def _states(spec: StreamSpec, pieces: Sequence[Rows], order: NDArray[Any], first: NDArray[Any]) -> dict[str, pa.Array]:
+    """The recurrent state with which each chunk began."""
+    offsets = np.append(first, len(order)).astype(np.int32)
+    columns = {}
+    for state in spec.states:
+        values = np.concatenate([item_values(piece.batch.column(state.name), state) for piece in pieces])
+        columns[state.name] = list_column(state, np.take(values, order, axis=0), offsets)
+    return columns
 
 
 def _value_lists(

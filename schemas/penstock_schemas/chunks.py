@@ -46,7 +46,7 @@ class Exploration(IntEnum):
 
 
 # To compare an array with a member of an enumeration takes several times as long as with its value.
-_OPEN, _ABORTED = Ends.OPEN.value, Ends.ABORTED.value
+_OPEN, _ABORTED, _ENDED = Ends.OPEN.value, Ends.ABORTED.value, (Ends.TERMINATED | Ends.TRUNCATED).value
 _MOST_EXPLORATION = max(Exploration)
 
 
@@ -100,7 +100,8 @@ def check(batch: pa.RecordBatch, spec: StreamSpec) -> ChunkRows:
     The rules: no value is missing that must be there, lists lie end to end, a row holds L ≥ 1 steps and
     L + 1 observations (L = 0 only to abort an episode whose steps came before), observations and actions are of their
     spaces, a first chunk begins at step 0 and alone carries seed, options and what it continues (an earlier episode),
-    an abort has a reason, and rows come by env in the order in which they happened, without a hole.
+    an abort has a reason, only an episode that its env ended has metrics, and rows come by env in the order in which
+    they happened, without a hole.
     """
     try:
         batch.validate(full=True)
@@ -108,15 +109,24 @@ def check(batch: pa.RecordBatch, spec: StreamSpec) -> ChunkRows:
         raise RejectedError("invalid", f"Arrow finds it damaged: {error}") from error
     if not batch.num_rows:
         return ChunkRows.of(batch)
-    for at, field in enumerate(spec.row_fields):
-        if not field.nullable and batch.column(at).null_count:
-            raise RejectedError("rows", f"column {field.name!r} has nulls")
+    _check_nulls(batch, spec)
     rows = ChunkRows.of(batch)
     _check_lists(rows, spec)
     _check_ranges(rows)
     _check_rows(rows)
+    _check_metrics(rows, spec)
     _check_order(rows)
     return rows
+
+
+def _check_nulls(batch: pa.RecordBatch, spec: StreamSpec) -> None:
+    """Refuse nulls where a row must have a value; those of lists are for `_check_lists`."""
+    for at, field in enumerate(spec.row_fields):
+        if not field.nullable and batch.column(at).null_count:
+            raise RejectedError("rows", f"column {field.name!r} has nulls")
+    for state in spec.states:
+        if state.shape and batch.column(state.name).flatten().null_count:
+            raise RejectedError("rows", f"column {state.name!r} has nulls")
 
 
 def _check_lists(rows: ChunkRows, spec: StreamSpec) -> None:
@@ -178,6 +188,12 @@ def _check_rows(rows: ChunkRows) -> None:
         part = rows.batch.column("continues").fill_null(0).to_numpy(zero_copy_only=True)[continues]
         if not ((part >= 0) & (part < rows.episode[continues])).all():
             raise RejectedError("rows", "an episode that continues none before it")
+
+
+def _check_metrics(rows: ChunkRows, spec: StreamSpec) -> None:
+    for column in spec.metric_columns:
+        if (_valid(rows, column.name) & ((rows.ends & _ENDED) == 0)).any():
+            raise RejectedError("rows", f"column {column.name!r} has a value where the env ended no episode")
 
 
 def _check_order(rows: ChunkRows) -> None:

@@ -37,7 +37,7 @@ class Column:
         dtype: of one item; object for text.
         overlap: whether there is an item before the first step too.
         nullable: whether an item may be absent.
-        max_item_bytes: how many bytes one string takes at most; None for arrays.
+        max_item_bytes: how many bytes one string takes at most, its offset included; None for arrays.
     """
 
     name: str
@@ -95,7 +95,7 @@ class Column:
     def item_bytes(self) -> int:
         """Bytes of one item; of a string, at most."""
         if self.is_text:
-            return self.max_item_bytes or _TEXT_BYTES
+            return (self.max_item_bytes or _TEXT_BYTES) + self.nullable
         return self.dtype.itemsize * prod(self.shape) + self.nullable
 
     def to_json(self) -> Json:
@@ -106,11 +106,13 @@ class Column:
 
     @classmethod
     def from_json(cls, described: Mapping[str, Any], *, overlap: bool = False, nullable: bool = False) -> Column:
-        """Read a description."""
-        name = described["dtype"]
-        dtype = np.dtype(object) if name == _TEXT else np.dtype(name)
-        nullable = nullable or described.get("nullable", False)
-        return cls(described["name"], tuple(described["shape"]), dtype, overlap, nullable)
+        """Read a description; raises `KeyError`, `TypeError`, `ValueError` or `SpaceError` where it is none."""
+        name, kind = described["name"], described["dtype"]
+        if not isinstance(name, str):
+            raise TypeError(f"a column named {name!r}: a name is text")
+        dtype = np.dtype(object) if kind == _TEXT else np.dtype(kind)
+        nullable = nullable or bool(described.get("nullable", False))
+        return cls(name, tuple(described["shape"]), dtype, overlap, nullable)
 
 
 def list_column(

@@ -14,9 +14,10 @@ import pyarrow as pa
 from penstock_schemas.columns import Column
 from penstock_schemas.errors import SettingsError
 from penstock_schemas.spaces import bounded, leaves, space_from_json
+from penstock_schemas.spaces.arrays import utf8_size
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from penstock_schemas.spaces import LeafSpace, Space
     from penstock_schemas.spaces.arrays import Json
@@ -56,11 +57,12 @@ _FIXED_BYTES = 1 + sum(_OFFSET_BYTES if pa.types.is_string(row.type) else row.ty
 class StreamSpec:
     """One named experiment: everything that its producers must agree on.
 
-    `extras` are the columns that the policy declares beside the action, one item a step. `infos` are the env's infos
-    that are recorded: one item with each observation, null where absent, in columns whose names begin with "info.".
-    `states` are the policy's recurrent state at the first step of each chunk, one item a chunk, in columns whose names
-    begin with "state.". `metrics` are the names of numbers that callbacks measure of an episode: one float64 each, in
-    columns "metric.<name>", null but where the episode ended, and there too where it was not measured.
+    `extras` are the columns that the policy declares beside the action, one item a step; those that are nullable may
+    be absent at some. `infos` are the env's infos that are recorded: one item with each observation, null where absent,
+    in columns whose names begin with "info.". `states` are the policy's recurrent state before the first step of each
+    chunk, one item a chunk, in columns whose names begin with "state."; zeros where a chunk has no step. `metrics` are
+    the names of numbers that callbacks measure of an episode: one float64 each, in columns "metric.<name>", null but
+    where the env ended the episode, and there too where it was not measured.
     `env` and `policy` describe how to make either again: ids, arguments, factories, connectors, the action mapping.
     """
 
@@ -78,6 +80,10 @@ class StreamSpec:
     def __post_init__(self) -> None:
         if self.reward_column.is_text:
             raise SettingsError(f"rewards of dtype {self.reward_dtype}: a reward is a number")
+        self._check_columns()
+        self._check_names()
+
+    def _check_columns(self) -> None:
         for info in self.infos:
             if not (info.overlap and info.nullable and info.name.startswith(INFO)):
                 raise SettingsError(f"info column {info.name!r}: it is nullable, overlaps, and is named {INFO}…")
@@ -86,15 +92,24 @@ class StreamSpec:
                 raise SettingsError(
                     f"extra column {extra.name!r}: dots are for spaces and infos; rename it in the policy"
                 )
+            if extra.overlap:
+                raise SettingsError(f"extra column {extra.name!r}: it overlaps, and an extra has one item a step")
         for state in self.states:
             if state.overlap or state.nullable or state.is_text or not state.name.startswith(STATE):
                 raise SettingsError(f"state column {state.name!r}: it holds numbers, in every chunk, as {STATE}…")
+
+    def _check_names(self) -> None:
+        # A description that was read may hold anything.
+        metrics: Sequence[object] = self.metrics
+        for name in metrics:
+            if not (isinstance(name, str) and utf8_size(name)):
+                raise SettingsError(f"metric {name!r}: a name is text, and not empty")
         if len(set(self.metrics)) < len(self.metrics):
             raise SettingsError(f"metrics {list(self.metrics)}: each name once")
         names = [*RESERVED, *(column.name for column in (*self.columns, *self.states))]
         twice = {name for name in names if names.count(name) > 1}
         if twice:
-            raise SettingsError(f"extra column {sorted(twice)}: the name is taken; rename it in the policy")
+            raise SettingsError(f"column {sorted(twice)}: the name is taken; rename it in the policy")
 
     @cached_property
     def observation_columns(self) -> tuple[Column, ...]:
@@ -154,11 +169,15 @@ class StreamSpec:
         return sum(column.item_bytes for column in self.columns)
 
     @cached_property
+    def chunk_bytes(self) -> int:
+        """Bytes of the states and metrics of one chunk, at most."""
+        return sum(column.item_bytes for column in (*self.states, *self.metric_columns))
+
+    @cached_property
     def row_bytes(self) -> int:
         """Bytes that one more chunk adds to a message, its steps left out: its fixed columns, offsets and overlap."""
         overlap = sum(column.item_bytes for column in self.columns if column.overlap)
-        of_rows = sum(column.item_bytes for column in (*self.states, *self.metric_columns))
-        return _FIXED_BYTES + _OFFSET_BYTES * len(self.columns) + overlap + of_rows
+        return _FIXED_BYTES + _OFFSET_BYTES * len(self.columns) + overlap + self.chunk_bytes
 
     def to_json(self) -> Json:
         """Describe the stream; `from_json` reads it back."""

@@ -19,7 +19,7 @@ from penstock_consumers.store import commits, manifest, segments
 from penstock_consumers.store.commits import Limits
 from penstock_consumers.store.replay_store import ReplayStore
 from penstock_schemas.chunks import Ends, Exploration
-from penstock_schemas.columns import Column, list_column
+from penstock_schemas.columns import Column, item_column, list_column
 from penstock_schemas.messages import Encoded, encode_begin, encode_chunks, encode_end, encode_tick
 from penstock_schemas.spaces import Box, Dict, Discrete, MultiBinary, Text, Tuple
 from penstock_schemas.stream import StreamSpec
@@ -53,7 +53,8 @@ def stream(name: str = STREAM) -> StreamSpec:
 
 
 SPEC = stream()
-# A Dict with text for an observation, a Tuple for an action, and infos that are there at some steps only.
+# A Dict with text for an observation, a Tuple for an action, an extra and infos that are there at some steps only, a
+# recurrent state, metrics.
 NESTED = replace(
     SPEC,
     observation=Dict((("place", Box((5,), np.dtype(np.float64))), ("said", Text(40)))),
@@ -62,6 +63,9 @@ NESTED = replace(
         Column("info.place", (3,), np.dtype(np.int16), overlap=True, nullable=True),
         Column("info.note", (), np.dtype(object), overlap=True, nullable=True),
     ),
+    extras=(*SPEC.extras, Column("log_prob", (), np.dtype(np.float32), nullable=True)),
+    states=(Column("state.memory", (3,), np.dtype(np.float32)), Column("state.count", (), np.dtype(np.int64))),
+    metrics=("score", "laps"),
 )
 
 
@@ -109,13 +113,22 @@ def rows_to_batch(producer: str, incarnation: int, rows: Sequence[Row], spec: St
         "policy_digest": pa.array([digest(version(row)) for row in rows], pa.binary(32)),
         "exploration": pa.array([int(Exploration.ON)] * len(rows), pa.uint8()),
     }
+    places_from = [Place(int(producer.rpartition("-")[2]), incarnation, row.env, row.episode, 0) for row in rows]
+    for state in spec.states:
+        held = [VALUES[state.name](at._replace(step=row.first_step)) for at, row in zip(places_from, rows, strict=True)]
+        columns[state.name] = item_column(state, np.array(held, state.dtype))
+    for metric in spec.metric_columns:
+        columns[metric.name] = pa.array(
+            [
+                VALUES[metric.name](at._replace(step=row.first_step + row.length)) if by_env(row) else None
+                for at, row in zip(places_from, rows, strict=True)
+            ],
+            metric.item_type,
+        )
     for column in spec.columns:
         places = [
-            [
-                Place(int(producer.rpartition("-")[2]), incarnation, row.env, row.episode, step)
-                for step in range(row.first_step, row.first_step + row.length + column.overlap)
-            ]
-            for row in rows
+            [at._replace(step=row.first_step + step) for step in range(row.length + column.overlap)]
+            for at, row in zip(places_from, rows, strict=True)
         ]
         items = [VALUES[column.name](place) for row in places for place in row]
         offsets = np.cumsum([0, *map(len, places)]).astype(np.int32)
@@ -123,8 +136,13 @@ def rows_to_batch(producer: str, incarnation: int, rows: Sequence[Row], spec: St
     return pa.record_batch([columns[name] for name in spec.schema.names], schema=spec.schema)
 
 
+def by_env(row: Row) -> bool:
+    """Whether the env ends the episode with this row."""
+    return bool(row.ends & (Ends.TERMINATED | Ends.TRUNCATED))
+
+
 class Place(NamedTuple):
-    """What names a step."""
+    """What names a step; of a metric, the last observation of its episode."""
 
     producer: int
     incarnation: int
@@ -143,6 +161,11 @@ VALUES: dict[str, Callable[[Place], Any]] = {
     "action.1": lambda at: [at.step % 2, at.env % 2],
     "reward": lambda at: at.episode + at.step / 8,
     "logits": lambda at: [at.env, -at.step],
+    "log_prob": lambda at: -at.step / 4 if (at.env + at.step) % 3 else None,
+    "state.memory": lambda at: list(at)[2:],
+    "state.count": lambda at: at.step * 7,
+    "metric.score": lambda at: at.episode + at.step / 4,
+    "metric.laps": lambda at: float(at.step) if at.step % 2 else None,
     "info.place": lambda at: list(at)[2:] if (at.episode + at.step) % 3 else None,
     "info.note": lambda at: f"漢{at.step}" if at.step % 2 else None,
 }

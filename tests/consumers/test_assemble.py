@@ -142,6 +142,40 @@ def test_every_kind_of_column_is_gathered_alike() -> None:
     assert nulls == [4, 6]
 
 
+def test_every_chunk_keeps_the_state_with_which_it_began() -> None:
+    episodes = assembled(
+        [
+            piece(1, [0, 1], Row(1, 2, 0, 0, 1), Row(2, 0, 0, 0, 3), spec=NESTED),
+            piece(2, [1, 1], Row(2, 0, 1, 3, 2), Row(2, 0, 2, 5, 0, Ends.ABORTED, "env raised"), spec=NESTED),
+            piece(3, [0], Row(1, 2, 1, 1, 4, Ends.TRUNCATED), spec=NESTED),
+        ],
+        spec=NESTED,
+    ).batch
+    assert episodes.column("chunk_first_step").to_pylist() == [[0, 1], [0, 3, 5]]
+    assert episodes.column("state.memory").to_pylist() == [
+        [[1, 2, 0], [1, 2, 1]],
+        [[2, 0, 0], [2, 0, 3], [2, 0, 5]],
+    ]
+    assert episodes.column("state.count").to_pylist() == [[0, 7], [0, 21, 35]]
+
+
+def test_what_was_measured_of_an_episode_stands_in_its_row() -> None:
+    episodes = assembled(
+        [
+            piece(1, [0, 1, 2], Row(1, 2, 0, 0, 1), Row(2, 0, 0, 0, 3, Ends.CUT), Row(3, 0, 0, 0, 1), spec=NESTED),
+            piece(2, [0, 3], Row(1, 2, 1, 1, 4, Ends.TRUNCATED), Row(2, 1, 0, 0, 2, Ends.TERMINATED), spec=NESTED),
+        ],
+        aborted(3, 2),
+        spec=NESTED,
+    ).batch
+    assert episodes.select(["env", "metric.score", "metric.laps"]).to_pylist() == [
+        {"env": 1, "metric.score": 2 + 5 / 4, "metric.laps": 5.0},
+        {"env": 2, "metric.score": None, "metric.laps": None},
+        {"env": 3, "metric.score": None, "metric.laps": None},
+        {"env": 2, "metric.score": 1 + 2 / 4, "metric.laps": None},
+    ]
+
+
 def test_an_abort_without_a_step_closes_the_episode_with_its_reason() -> None:
     pieces = [
         piece(3, [1, 2], Row(2, 9, 0, 0, 2), Row(3, 0, 0, 0, 1), spec=NESTED),

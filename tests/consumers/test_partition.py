@@ -78,6 +78,8 @@ class Reference:
     def __init__(self, undecodable: set[int], spec: StreamSpec = SPEC) -> None:
         self.undecodable = undecodable
         self.lists = [column.name for column in spec.columns]
+        self.states = [state.name for state in spec.states]
+        self.metrics = [f"metric.{name}" for name in spec.metrics]
         self.producers: dict[str, Known] = {}
         self.episodes: list[dict[str, Any]] = []
         self.counters: Counter[str] = Counter()
@@ -226,6 +228,8 @@ class Reference:
                 "policy_version": [row["policy_version"] for row in rows],
                 "policy_digest": [row["policy_digest"] for row in rows],
                 "exploration": [row["exploration"] for row in rows],
+                **{name: rows[-1][name] if ends in {1, 2, 3} else None for name in self.metrics},
+                **{name: [row[name] for row in rows] for name in self.states},
                 **{name: end_to_end(name, rows) for name in self.lists},
             }
         )

@@ -397,6 +397,15 @@ def test_episodes_of_nested_spaces_have_their_structure() -> None:
         assert_nested(episode.action[0], "action.0", places[:-1])
         assert_nested(episode.action[1], "action.1", places[:-1])
         assert episode.infos.keys() == {"place", "note"}
+        assert_nested(episode.extras["logits"], "logits", places[:-1])
+        assert isinstance(episode.extras["log_prob"], np.ma.MaskedArray)
+        assert not isinstance(episode.extras["logits"], np.ma.MaskedArray)
+        assert_nested(episode.extras["log_prob"], "log_prob", places[:-1])
+        heads = [places[step] for step in episode.chunk_first_step]
+        assert episode.chunk_state.keys() == {"memory", "count"}
+        assert_nested(episode.chunk_state["memory"], "state.memory", heads)
+        assert_nested(episode.chunk_state["count"], "state.count", heads)
+        assert [state.dtype for state in episode.chunk_state.values()] == [np.float32, np.int64]
         for name, info in episode.infos.items():
             assert len(info) == episode.length + 1
             assert_nested(info, f"info.{name}", places)
@@ -404,6 +413,12 @@ def test_episodes_of_nested_spaces_have_their_structure() -> None:
         assert dtypes == [np.float64, object, np.int64, np.int8]
         assert len(episode.policy_version) == episode.length
     assert sum(found[0].reward) + sum(found[1].reward) == found[0].return_ + found[1].return_
+    # A cut and an abort are no ends of the env's own: what is measured of an episode stands in its last part.
+    assert [episode.metrics for episode in found] == [
+        {"score": None, "laps": None},
+        {"score": 1 + 5 / 4, "laps": 5.0},
+        {"score": None, "laps": None},
+    ]
     assert (found[2].abort_reason, found[2].chunk_first_step.tolist()) == ("env_died", [0, 2])
 
 
@@ -412,7 +427,7 @@ def test_transitions_of_nested_spaces_have_their_structure() -> None:
     of_episode = {number: (episode.env, episode.episode) for number, episode in enumerate(replay.episodes())}
     batch = next(replay.transitions(400))
     assert list(batch) == [
-        *("observation", "action", "next_observation", "reward", "terminated", "truncated", "logits"),
+        *("observation", "action", "next_observation", "reward", "terminated", "truncated", "logits", "log_prob"),
         *("info.place", "info.note", "next_info.place", "next_info.note", "policy_version", "episode"),
     ]
     steps = batch["observation"]["place"][:, 4].astype(int).tolist()
@@ -426,6 +441,10 @@ def test_transitions_of_nested_spaces_have_their_structure() -> None:
         assert_nested(batch[f"{prefix}observation"]["said"], "observation.said", places)
         assert_nested(batch[f"{prefix}info.place"], "info.place", places)
         assert_nested(batch[f"{prefix}info.note"], "info.note", places)
+    assert isinstance(batch["log_prob"], np.ma.MaskedArray)
+    assert not isinstance(batch["logits"], np.ma.MaskedArray)
+    assert_nested(batch["log_prob"], "log_prob", here)
+    assert_nested(batch["logits"], "logits", here)
     assert_nested(batch["action"][0], "action.0", here)
     assert_nested(batch["action"][1], "action.1", here)
     # A cut is neither end: what follows it is another part of the same.

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from penstock_producers.envs.rows import Abort, Answer, Rows
+from penstock_producers.fragment import Recording
 from penstock_schemas.chunks import Ends
 from penstock_schemas.columns import Column
 from penstock_schemas.spaces import Box, Dict, Discrete, Leaf, Text, Tuple, leaves
@@ -23,6 +24,8 @@ if TYPE_CHECKING:
     from penstock_schemas.spaces import Space
 
 MODES = ("next step", "same step", "asynchronous")
+FINAL = "final_value"
+FLOAT = np.dtype(np.float32)
 _TEXT = 4
 
 
@@ -47,11 +50,36 @@ def nested_spec() -> StreamSpec:
     return StreamSpec("test", observation, action, np.dtype(np.float64), (), infos)
 
 
+def recurrent_spec() -> StreamSpec:
+    """A stream of a recurrent policy: states, extras that may be absent, a final value, metrics."""
+    extras = (
+        Column("logits", (2,), FLOAT),
+        Column("log_prob", (), FLOAT, nullable=True),
+        Column("place", (2,), np.dtype(np.int16), nullable=True),
+        Column(FINAL, (), FLOAT, nullable=True),
+    )
+    states = (Column("state.0", (2, 2), FLOAT), Column("state.1", (), np.dtype(np.int64)))
+    box = Box((3,), FLOAT)
+    return StreamSpec("test", box, box, np.dtype(np.float64), extras, (), states, ("score", "laps"))
+
+
+def recording_of(spec: StreamSpec) -> Recording:
+    """The recording of a policy that gives the stream's own columns; the final value, where there is one, later."""
+    if not _final(spec):
+        return Recording.plain(spec)
+    return Recording((*spec.action_columns, *spec.extras[:-1]), lambda values: values, FINAL)
+
+
+def _final(spec: StreamSpec) -> bool:
+    return bool(spec.extras) and spec.extras[-1].name == FINAL
+
+
 class Sent(NamedTuple):
-    """Actions that envs take."""
+    """Actions that envs take, and the recurrent states in which the policy chose them."""
 
     env: NDArray[np.int32]
     drawn: list[NDArray[Any]]
+    state: list[NDArray[Any]]
 
 
 @dataclass
@@ -65,6 +93,8 @@ class _Chunk:
     continues: int | None
     overlapping: list[list[Any]]
     columns: list[list[Any]]
+    state: list[Any]
+    metrics: list[Any]
     policy: ActingPolicy | None = None
     ends: int = 0
     abort_reason: str | None = None
@@ -93,7 +123,7 @@ class Recorder:
     episodes: dict[int, int] = field(default_factory=dict)
     totals: dict[int, tuple[float, int]] = field(default_factory=dict)
     finished: list[Finished] = field(default_factory=list)
-    pending: dict[int, tuple[ActingPolicy, list[Any]]] = field(default_factory=dict)
+    pending: dict[int, tuple[ActingPolicy, list[Any], list[Any]]] = field(default_factory=dict)
     policy: ActingPolicy | None = None
 
     def use(self, policy: ActingPolicy) -> None:
@@ -102,7 +132,8 @@ class Recorder:
     def sent(self, sent: Sent) -> None:
         assert self.policy is not None
         for i, env in enumerate(sent.env.tolist()):
-            self.pending[env] = self.policy, [_plain(column[i]) for column in sent.drawn]
+            drawn, state = ([_plain(column[i]) for column in columns] for columns in (sent.drawn, sent.state))
+            self.pending[env] = self.policy, drawn, state
 
     def append(self, answer: Answer) -> None:
         if answer.steps is not None:
@@ -125,13 +156,16 @@ class Recorder:
             self._step(env, seen, rows, i)
 
     def _step(self, env: int, seen: list[Any], rows: Rows, i: int) -> None:
-        policy, drawn = self.pending.pop(env)
+        policy, drawn, state = self.pending.pop(env)
         if self.running[env].steps and (
             self.running[env].steps == self.longest or self.running[env].policy is not policy
         ):
             self._go_on(env)
         chunk = self.running[env]
         chunk.policy = policy
+        if not chunk.steps:
+            chunk.state = state
+        drawn = self._recorded(policy, drawn, rows, i)
         for column, value in zip(chunk.overlapping, seen, strict=True):
             column.append(value)
         for column, value in zip(chunk.columns, (_plain(rows.reward[i]), *drawn), strict=True):
@@ -140,12 +174,23 @@ class Recorder:
         self.totals[env] = total, length = total + float(rows.reward[i]), length + 1
         chunk.ends = Ends.TERMINATED * int(rows.terminated[i]) + Ends.TRUNCATED * int(rows.truncated[i])
         if chunk.ends:
+            if rows.metrics is not None:
+                chunk.metrics = [None if np.isnan(value) else value for value in rows.metrics[i].tolist()]
             self.finished.append(Finished(env, total, length, policy.version))
             self._end(env)
         elif self.cut_steps is not None and chunk.first_step + chunk.steps == self.cut_steps:
             chunk.ends = Ends.CUT
             self._end(env)
             self._begin(env, 0, 0, [column[-1] for column in chunk.overlapping], continues=chunk.episode)
+
+    def _recorded(self, policy: ActingPolicy, drawn: list[Any], rows: Rows, i: int) -> list[Any]:
+        """What is recorded of a step: what its policy leaves out is not, nor what another thinks of its end."""
+        if _final(self.spec):
+            value = np.nan if rows.final is None or policy is not self.policy else float(rows.final[i])
+            drawn = [*drawn, None if np.isnan(value) else value]
+        actions = len(self.spec.action_columns)
+        extras = zip(self.spec.extras, drawn[actions:], strict=True)
+        return [*drawn[:actions], *(None if extra.name in policy.absent else value for extra, value in extras)]
 
     def _abort(self, abort: Abort) -> None:
         chunk = self.running.get(abort.env)
@@ -182,6 +227,8 @@ class Recorder:
             {name: getattr(chunk, name) for name in fixed}
             | dict(zip(overlapping, chunk.overlapping, strict=True))
             | dict(zip(plain, chunk.columns, strict=True))
+            | dict(zip((state.name for state in self.spec.states), chunk.state, strict=True))
+            | dict(zip((metric.name for metric in self.spec.metric_columns), chunk.metrics, strict=True))
             | {
                 "policy_version": chunk.policy.version,
                 "policy_digest": chunk.policy.digest,
@@ -205,6 +252,9 @@ class Recorder:
             *(env, self.episodes.get(env, 0), number, first_step, seed, options, continues),
             [[value] for value in seen],
             columns,
+            # Of a chunk without a step.
+            [_plain(np.zeros(state.shape, state.dtype)) for state in self.spec.states],
+            [None] * len(self.spec.metrics),
         )
 
     def _go_on(self, env: int) -> None:
@@ -231,11 +281,11 @@ def answers(
     ready, down, done = np.ones(num_envs, np.bool_), np.zeros(num_envs, np.bool_), np.zeros(num_envs, np.bool_)
     yield _answer(None, (), _resets(spec, every, rng), every)
     while True:
-        drawn = [_values(column, int(ready.sum()), rng) for column in (*spec.action_columns, *spec.extras)]
+        drawn = [_values(column, int(ready.sum()), rng) for column in recording_of(spec).columns]
         for column, leaf in zip(range(len(drawn)), leaves(spec.action), strict=False):
             drawn[column] = _of_leaf(leaf, int(ready.sum()), rng)
         if ready.any():
-            yield Sent(every[ready], drawn)
+            yield Sent(every[ready], drawn, [_values(column, int(ready.sum()), rng) for column in spec.states])
         flying = ~down
         answering = flying if mode != "asynchronous" else flying & (rng.random(num_envs) < 0.5)
         faulty = answering & (rng.random(num_envs) < fault)
@@ -251,6 +301,8 @@ def answers(
             way > 1,
             first,
             infos=_infos(spec, len(env), rng),
+            final=_where(way > 0, rng.random(len(env)).astype(np.float32)) if _final(spec) else None,
+            metrics=_metrics(spec, way > 0, rng),
         )
         rows.reward[first] = np.nan
         done[env] = way > 0
@@ -291,6 +343,18 @@ def _observations(spec: StreamSpec, n: int, rng: np.random.Generator) -> tuple[N
 
 def _infos(spec: StreamSpec, n: int, rng: np.random.Generator) -> tuple[tuple[NDArray[Any], NDArray[np.bool_]], ...]:
     return tuple((_values(column, n, rng), rng.random(n) < 0.7) for column in spec.infos)
+
+
+def _metrics(spec: StreamSpec, ended: NDArray[np.bool_], rng: np.random.Generator) -> NDArray[np.float64] | None:
+    """What was measured where an episode ended; now and then nothing was, of one metric or of all."""
+    if not spec.metrics or rng.random() < 0.2:
+        return None
+    measured = rng.random((len(ended), len(spec.metrics)))
+    return _where(ended[:, None] & (measured > 0.2), measured)
+
+
+def _where(mask: NDArray[np.bool_], values: NDArray[Any]) -> NDArray[Any]:
+    return np.where(mask, values, values.dtype.type(np.nan))
 
 
 def _of_leaf(leaf: Leaf, n: int, rng: np.random.Generator) -> NDArray[Any]:

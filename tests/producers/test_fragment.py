@@ -19,13 +19,31 @@ from penstock_schemas.chunks import Exploration, check
 from penstock_schemas.errors import TooLargeError
 from penstock_schemas.messages import encode_chunks
 from penstock_schemas.spaces import Box
-from tests.producers.recorder import MODES, Recorder, Sent, answers, nested_spec, rows_of, spec_of
+from tests.producers.recorder import (
+    MODES,
+    Recorder,
+    Sent,
+    answers,
+    nested_spec,
+    recording_of,
+    recurrent_spec,
+    rows_of,
+    spec_of,
+)
 
 if TYPE_CHECKING:
     from penstock_schemas.stream import StreamSpec
 
 POLICY = ActingPolicy(7, bytes(range(32)))
 CAPACITY = 12
+
+
+def tell(fragment: Fragment, told: Answer | Sent) -> None:
+    """Tell a fragment what was sent or answered."""
+    if isinstance(told, Sent):
+        fragment.sent(told.env, [*told.drawn, *told.state])
+    else:
+        fragment.append(told)
 
 
 class Pair:
@@ -42,7 +60,7 @@ class Pair:
 
     def tell(self, told: Answer | Sent) -> None:
         if isinstance(told, Sent):
-            self.fragment.sent(told.env, told.drawn)
+            tell(self.fragment, told)
             self.recorder.sent(told)
         else:
             self.fragment.append(told)
@@ -62,17 +80,14 @@ class Pair:
 
 
 def filled(spec: StreamSpec, num_envs: int, steps: int, message_bytes: int, end: float = 0.1) -> ClosedFragment:
-    fragment = Fragment(spec, num_envs, steps, message_bytes)
+    fragment = Fragment(spec, num_envs, steps, message_bytes, recording_of(spec))
     fragment.use(POLICY)
     for told in islice(answers(spec, num_envs, "same step", np.random.default_rng(0), end), 2 * steps - 1):
-        if isinstance(told, Sent):
-            fragment.sent(told.env, told.drawn)
-        else:
-            fragment.append(told)
+        tell(fragment, told)
     return fragment.close()
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=200, deadline=None)
 @given(
     mode=st.sampled_from(MODES),
     num_envs=st.integers(1, 5),
@@ -82,19 +97,20 @@ def filled(spec: StreamSpec, num_envs: int, steps: int, message_bytes: int, end:
     longest=st.sampled_from([1, 2, 3, 100]),
     large_bytes=st.sampled_from([1, 1 << 30]),
     cut_steps=st.sampled_from([None, None, 1, 2, 3, 7]),
-    spec=st.sampled_from([spec_of(()), spec_of(), spec_of((2, 2)), nested_spec()]),
+    spec=st.sampled_from([spec_of(()), spec_of(), spec_of((2, 2)), nested_spec(), recurrent_spec(), recurrent_spec()]),
+    absent=st.sets(st.sampled_from(["log_prob", "place", "final_value"])),
     seed=st.integers(0, 1 << 32),
 )
 # Every episode ends with the fragment, so that the next one begins with nothing at hand, and gets nothing either.
-@example("next step", 2, [2, 0, 3], 1.0, 0.0, 100, 1, None, spec_of(), 0)
+@example("next step", 2, [2, 0, 3], 1.0, 0.0, 100, 1, None, spec_of(), set(), 0)
 # A fragment that ends with reset rows.
-@example("same step", 2, [1, 1, 2, 3], 1.0, 0.0, 100, 1, None, spec_of(), 0)
+@example("same step", 2, [1, 1, 2, 3], 1.0, 0.0, 100, 1, None, spec_of(), set(), 0)
 # A chunk cut by steps whose episode goes on in the next fragment.
-@example("same step", 2, [9, 9, 9], 0.0, 0.0, 2, 1, None, spec_of(), 0)
+@example("same step", 2, [9, 9, 9], 0.0, 0.0, 2, 1, None, spec_of(), set(), 0)
 # Aborts of episodes all of whose steps were published before.
-@example("asynchronous", 4, [1] * 6, 0.0, 0.5, 100, 1, None, spec_of(), 0)
+@example("asynchronous", 4, [1] * 6, 0.0, 0.5, 100, 1, None, spec_of(), set(), 0)
 # Parts that are cut with the fragment's last row.
-@example("same step", 2, [3, 3, 3], 0.0, 0.0, 100, 1, 3, spec_of(), 0)
+@example("same step", 2, [3, 3, 3], 0.0, 0.0, 100, 1, 3, spec_of(), set(), 0)
 def test_fragments_are_what_one_step_at_a_time_records(
     mode: str,
     num_envs: int,
@@ -105,17 +121,19 @@ def test_fragments_are_what_one_step_at_a_time_records(
     large_bytes: int,
     cut_steps: int | None,
     spec: StreamSpec,
+    absent: set[str],
     seed: int,
 ) -> None:
     """From `large_bytes` on observations lie env by env."""
     room = TEXT_BYTES + spec.row_bytes + longest * spec.step_bytes + seed % spec.step_bytes
     with patch.object(values, "LARGE_BYTES", large_bytes):
-        fragment = Fragment(spec, num_envs, 2 * CAPACITY, room, None, cut_steps)
+        fragment = Fragment(spec, num_envs, 2 * CAPACITY, room, recording_of(spec), cut_steps)
     pair = Pair(fragment, Recorder(spec, longest, cut_steps))
     stream = answers(spec, num_envs, mode, np.random.default_rng(seed), end, fault)
     for number, length in enumerate(lengths):
         if number:
-            pair.use(ActingPolicy(7 + number, bytes([number]) * 32, Exploration.EPSILON))
+            left_out = frozenset(absent & {extra.name for extra in spec.extras if extra.nullable} if number % 2 else ())
+            pair.use(ActingPolicy(7 + number, bytes([number]) * 32, Exploration.EPSILON, left_out))
         for told in islice(stream, length):
             pair.tell(told)
         pair.close()
@@ -135,7 +153,7 @@ def test_an_action_on_its_way_over_a_refresh_stays_with_the_policy_that_chose_it
     pair.close()
     pair.use(ActingPolicy(8, b"\1" * 32))
     pair.fragment.sent(one.env, [column[:1] for column in _drawn(spec, rng)])
-    pair.recorder.sent(Sent(one.env, [column[:1] for column in _drawn(spec, np.random.default_rng(1))]))
+    pair.recorder.sent(Sent(one.env, [column[:1] for column in _drawn(spec, np.random.default_rng(1))], []))
     pair.tell(both._replace(steps=other))
     closed = pair.fragment.close()
     assert [(row["env"], row["policy_version"]) for row in rows_of(closed.batches)] == [(1, 7)]
@@ -176,10 +194,7 @@ def test_the_parts_of_a_cut_episode_join_to_its_return() -> None:
     ended = 0
     for told in islice(answers(spec, 1, "same step", np.random.default_rng(1), 0.03), 200):
         for fragment in fragments:
-            if isinstance(told, Sent):
-                fragment.sent(told.env, told.drawn)
-            else:
-                fragment.append(told)
+            tell(fragment, told)
     closed = [fragment.close() for fragment in fragments]
     assert closed[0].episode_return.tolist() == closed[1].episode_return.tolist()
     rows = rows_of(closed[1].batches)
@@ -242,6 +257,8 @@ def test_a_fragment_is_full_when_an_env_has_given_its_rows() -> None:
         (spec_of(()), 64, 700, 0.05),
         (spec_of((), np.uint8), 200, 100, 1.0),
         (spec_of((3,), np.float64, Box((5,), np.dtype(np.float16))), 7, 999, 0.0),
+        (recurrent_spec(), 64, 200, 0.1),
+        (recurrent_spec(), 50, 30, 1.0),
     ],
 )
 @pytest.mark.parametrize("limit", [16_384, 100_000, 1 << 20])

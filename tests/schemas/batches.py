@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 
 from penstock_schemas.chunks import Ends, Exploration
-from penstock_schemas.columns import list_column
+from penstock_schemas.columns import item_column, list_column
 from penstock_schemas.spaces import Box, Discrete, LeafSpace, MultiBinary, MultiDiscrete, Space, Text, leaves
 from penstock_schemas.stream import ROW_FIELDS, Column, StreamSpec
 
@@ -45,6 +45,8 @@ def stream(
     name: str = "test",
     extras: Sequence[Column] = (),
     infos: Sequence[Column] = (),
+    states: Sequence[Column] = (),
+    metrics: Sequence[str] = (),
 ) -> StreamSpec:
     """A stream of Box(4) observations and Discrete(3) actions, unless others are given."""
     return StreamSpec(
@@ -54,6 +56,8 @@ def stream(
         reward_dtype=np.dtype(np.float32),
         extras=tuple(extras),
         infos=tuple(infos),
+        states=tuple(states),
+        metrics=tuple(metrics),
         env={"id": "Test-v0"},
     )
 
@@ -67,13 +71,22 @@ def make_batch(
 ) -> pa.RecordBatch:
     """Make a batch in `spec.schema` of `rows`, which nothing here checks.
 
-    `values` gives list columns by name, shape (all their items, *column.shape), masked where items are null; the others
-    are drawn from `generator`, observations and actions inside of their spaces.
+    `values` gives list columns by name, shape (all their items, *column.shape), and states and metrics, shape (rows,
+    *column.shape), masked where items are null; the others are drawn from `generator`, observations and actions inside
+    of their spaces, metrics where a row ends an episode.
     """
     generator = generator or np.random.default_rng(0)
     given = values or {}
     lengths = np.array([row.steps for row in rows], np.int64)
     arrays = [pa.array([getattr(row, column.name) for row in rows], column.type) for column in ROW_FIELDS]
+    for column in (*spec.states, *spec.metric_columns):
+        items = given.get(column.name)
+        if items is None:
+            items = _array((len(rows), *column.shape), column.dtype, generator)
+            if column.nullable:
+                ended = np.array([row.ends in {1, 2, 3} for row in rows], np.bool_)
+                items = masked(items, ended & (generator.random(len(rows)) < 0.7))
+        arrays.append(item_column(column, np.ma.getdata(items), present(items) if column.nullable else None))
     for column in spec.columns:
         offsets = np.concatenate([[0], np.cumsum(lengths + column.overlap)]).astype(np.int32)
         items = given.get(column.name)
@@ -94,16 +107,19 @@ def masked(values: NDArray[Any], valid: NDArray[np.bool_]) -> np.ma.MaskedArray[
 
 def present(items: NDArray[Any]) -> NDArray[np.bool_]:
     """Which items are there, shape (n,)."""
-    there: NDArray[np.bool_] = ~np.ma.getmaskarray(items).reshape(len(items), -1).any(axis=1)
+    there: NDArray[np.bool_] = ~np.ma.getmaskarray(items).any(axis=tuple(range(1, items.ndim)))
     return there
 
 
-def make_rows(generator: np.random.Generator, *, envs: int = 3, chunks: int = 3, max_steps: int = 4) -> list[Row]:
+def make_rows(
+    generator: np.random.Generator, *, envs: int = 3, chunks: int = 3, max_steps: int = 4, from_start: bool = False
+) -> list[Row]:
     """Draw valid rows: each of `envs` envs has `chunks` chunks, of one or several episodes, in any way to end.
 
-    What was cut is continued, and an abort may have no step of its own.
+    What was cut is continued, and an abort may have no step of its own. The first chunk of an env may be any of its
+    episode's, unless they are `from_start`.
     """
-    return [row for env in range(envs) for row in _rows_of(env, generator, chunks, max_steps)]
+    return [row for env in range(envs) for row in _rows_of(env, generator, chunks, max_steps, from_start=from_start)]
 
 
 def replaced(batch: pa.RecordBatch, name: str, values: pa.Array | Iterable[Any]) -> pa.RecordBatch:
@@ -114,9 +130,11 @@ def replaced(batch: pa.RecordBatch, name: str, values: pa.Array | Iterable[Any])
     return pa.record_batch([*batch.columns[:at], column, *batch.columns[at + 1 :]], schema=batch.schema)
 
 
-def _rows_of(env: int, generator: np.random.Generator, chunks: int, max_steps: int) -> Iterable[Row]:
+def _rows_of(
+    env: int, generator: np.random.Generator, chunks: int, max_steps: int, *, from_start: bool
+) -> Iterable[Row]:
     episode, chunk, first_step = (int(number) for number in generator.integers(0, 5, 3))
-    chunk, first_step = (chunk, first_step + 1) if chunk else (0, 0)
+    chunk, first_step = (chunk, first_step + 1) if chunk and not from_start else (0, 0)
     continues = None
     for _ in range(chunks):
         first = chunk == 0

@@ -78,6 +78,36 @@ NESTED_BATCH = make_batch(
         ),
     },
 )
+RECURRENT_SPEC = stream(
+    Discrete(9),
+    name="golden-recurrent",
+    extras=[
+        Column("log_prob", (), np.dtype(np.float32), nullable=True),
+        Column("place", (2,), np.dtype(np.int16), nullable=True),
+    ],
+    states=[Column("state.0", (2, 2), np.dtype(np.float32)), Column("state.1", (), np.dtype(np.float64))],
+    metrics=["score", "laps"],
+)
+RECURRENT_BATCH = make_batch(
+    RECURRENT_SPEC,
+    (
+        Row(episode=1, seed=5, steps=2),
+        Row(episode=1, chunk=1, first_step=2, ends=Ends.TERMINATED, steps=1),
+        Row(env=1, episode=4, chunk=2, first_step=9, ends=Ends.ABORTED, abort_reason="env_died", steps=0),
+        Row(env=2, episode=8, ends=Ends.TRUNCATED, steps=1),
+    ),
+    values={
+        "observation": np.arange(8, dtype=np.int8),
+        "action": np.array([0, 2, 1, 0], np.int8),
+        "reward": np.array([1, 2, -0.0, 3], np.float32),
+        "log_prob": masked(np.array([-0.5, 9, 9, -1], np.float32), np.array([True, False, False, True])),
+        "place": masked(np.arange(8, dtype=np.int16).reshape(4, 2), np.array([False, True, True, False])),
+        "state.0": np.arange(16, dtype=np.float32).reshape(4, 2, 2) / 4,
+        "state.1": np.array([0.0, np.inf, 0.0, -0.0]),
+        "metric.score": masked(np.array([9, 0.25, 9, -4]), np.array([False, True, False, True])),
+        "metric.laps": masked(np.array([9, 9.0, 9, 2]), np.array([False, False, False, True])),
+    },
+)
 POLICY = PolicyRecord(
     12, {"b": np.array([0.5, -1], np.float32), "a": np.arange(4, dtype=np.int64).reshape(2, 2)}, {"epsilon": 0.125}
 )
@@ -90,6 +120,7 @@ def records() -> dict[str, Encoded]:
         "chunks": encode_chunks(SPEC, BATCH, producer="pod-0", incarnation=4, sequence=6),
         "chunks-zstd": encode_chunks(SPEC, BATCH, producer="pod-0", incarnation=4, sequence=6, encoding="zstd"),
         "chunks-nested": encode_chunks(NESTED_SPEC, NESTED_BATCH, producer="pod-0", incarnation=4, sequence=6),
+        "chunks-recurrent": encode_chunks(RECURRENT_SPEC, RECURRENT_BATCH, producer="pod-0", incarnation=4, sequence=6),
         "end": encode_end(producer="pod-0", incarnation=4, sequence=7, reason="stopped"),
         "tick": encode_tick(),
         "policy": Encoded(*encode_policy(POLICY)),

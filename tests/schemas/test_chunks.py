@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 FLOAT = np.dtype(np.float32)
 SPEC = stream(extras=[Column("logits", (3,), FLOAT)])
 INFO = Column("info.place", (2,), np.dtype(np.int16), overlap=True, nullable=True)
+STATES = (Column("state.count", (), np.dtype(np.int8)), Column("state.memory", (2, 2), FLOAT))
 # Two envs; the first goes through an episode of two chunks and begins another.
 ROWS = (
     Row(env=0, episode=4, seed=7, reset_options="{}", steps=2),
@@ -55,7 +56,8 @@ def test_valid_rows_are_taken() -> None:
 @given(st.integers(0, 1 << 32), st.integers(1, 4), st.integers(1, 5), spaces, spaces)
 def test_what_a_producer_can_make_is_taken(seed: int, envs: int, count: int, observation: Space, action: Space) -> None:
     generator = np.random.default_rng(seed)
-    spec = stream(observation, action, extras=[Column("value", (), FLOAT)], infos=[INFO])
+    extras = [Column("value", (), FLOAT), Column("log_prob", (2,), FLOAT, nullable=True)]
+    spec = stream(observation, action, extras=extras, infos=[INFO], states=STATES, metrics=["score"])
     rows = make_rows(generator, envs=envs, chunks=count)
     batch = make_batch(spec, rows, generator=generator)
     found = check(batch, spec)
@@ -204,6 +206,41 @@ def test_a_null_inside_of_an_item_is_named(name: str) -> None:
     inner = pa.array([None, *flat[1:]], pa.float32())
     items = pa.FixedSizeListArray.from_arrays(inner, type=array.values.type)
     assert rejection(with_items(name, array.offsets.to_pylist(), items)) == f"rows: column {name!r} has nulls"
+
+
+def test_a_state_is_there_in_every_chunk() -> None:
+    spec = stream(states=STATES)
+    batch = make_batch(spec, ROWS)
+    check(batch, spec)
+    for name, absent in (("state.count", None), ("state.memory", None), ("state.memory", [0, 1, None, 3])):
+        values = [*batch.column(name).to_pylist()[:2], absent, batch.column(name)[3].as_py()]
+        with pytest.raises(RejectedError, match=rf"^rows: column '{name}' has nulls$"):
+            check(replaced(batch, name, values), spec)
+
+
+def test_only_an_episode_that_its_env_ended_has_metrics() -> None:
+    spec = stream(metrics=["score", "laps"])
+    ways = (Ends.OPEN, Ends.TERMINATED, Ends.TRUNCATED, Ends.TERMINATED | Ends.TRUNCATED, Ends.ABORTED, Ends.CUT)
+    rows = [Row(env=env, ends=ends, abort_reason="x" if ends == 4 else None) for env, ends in enumerate(ways)]
+    batch = make_batch(spec, rows)
+    check(replaced(batch, "metric.laps", [None, 1.0, None, 3.0, None, None]), spec)
+    check(replaced(batch, "metric.laps", [None] * 6), spec)
+    for row in (0, 4, 5):
+        values = [2.0 if at == row else None for at in range(6)]
+        with pytest.raises(RejectedError, match=r"^rows: column 'metric.laps' has a value where the env ended no epi"):
+            check(replaced(batch, "metric.laps", values), spec)
+
+
+def test_what_a_policy_may_leave_out_may_be_null() -> None:
+    spec = stream(extras=[Column("log_prob", (), FLOAT, nullable=True), Column("place", (2,), FLOAT, nullable=True)])
+    batch = make_batch(spec, [Row(steps=2)])
+    check(replaced(batch, "log_prob", [[None, 0.5]]), spec)
+    check(replaced(batch, "place", [[[0.0, 1.0], None]]), spec)
+    for name, values in (("log_prob", None), ("place", None), ("place", [[0.0, None], None])):
+        with pytest.raises(RejectedError, match=rf"^rows: column '{name}' has nulls$"):
+            check(replaced(batch, name, [values]), spec)
+    with pytest.raises(RejectedError, match=r"^rows: column 'log_prob' does not hold L items in every row$"):
+        check(replaced(batch, "log_prob", [[None]]), spec)
 
 
 def test_a_null_item_of_an_info_is_none_to_be_named() -> None:

@@ -10,7 +10,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock_schemas.columns import Column, list_column, list_offsets, list_valid, list_values
+from penstock_schemas.columns import (
+    Column,
+    item_column,
+    item_values,
+    list_column,
+    list_offsets,
+    list_valid,
+    list_values,
+)
 from penstock_schemas.errors import SpaceError
 from penstock_schemas.ipc import to_ipc
 from penstock_schemas.spaces import Box, Dict, Discrete, Text, leaves
@@ -98,6 +106,25 @@ def test_rows_that_are_cut_out_or_picked_keep_their_items(
     assert_holds(array.filter(pa.array(keep)), column, items[kept], None if valid is None else valid[kept])
 
 
+@given(filled(), st.data())
+def test_items_of_which_a_row_has_one_return_bit_for_bit_from_a_message(
+    drawn: tuple[Column, NDArray[Any], NDArray[np.bool_] | None, Any], data: st.DataObject
+) -> None:
+    column, items, valid, _ = drawn
+    array = item_column(column, items, valid)
+    array.validate(full=True)
+    assert array.type == column.row_field.type
+    start = data.draw(st.integers(0, len(items)))
+    batch = pa.record_batch([array], schema=pa.schema([column.row_field])).slice(start)
+    with pa.ipc.open_stream(to_ipc(batch)) as reader:
+        back = reader.read_next_batch()
+    assert back.schema.equals(batch.schema, check_metadata=True)
+    there = np.ones(len(items), np.bool_) if valid is None else valid
+    for read in (back.column(0), batch.column(0), batch.filter(pa.array(np.ones(len(batch), np.bool_))).column(0)):
+        assert read.is_valid().to_pylist() == there[start:].tolist()
+        assert same_bits(item_values(read, column)[there[start:]], items[start:][there[start:]])
+
+
 @pytest.mark.parametrize("name", ["float16", "float32", "float64"])
 def test_nan_and_infinity_keep_their_bits(name: str) -> None:
     dtype = np.dtype(name)
@@ -149,6 +176,26 @@ def test_the_field_says_what_the_items_are() -> None:
     assert nullable.type.value_field == pa.field("item", pa.string())
 
 
+def test_the_field_of_a_column_that_has_an_item_a_row_is_no_list() -> None:
+    plain = Column("state.h", (3, 2), FLOAT).row_field
+    assert (plain.nullable, plain.metadata) == (False, {b"shape": b"[3, 2]", b"dtype": b"float32"})
+    assert plain.type == pa.list_(pa.field("item", pa.float32(), nullable=False), 6)
+    nullable = Column("metric.score", (), np.dtype(np.float64), nullable=True).row_field
+    assert (nullable.nullable, nullable.type) == (True, pa.float64())
+
+
+def test_a_description_says_that_items_may_be_absent_only_where_that_is_news() -> None:
+    described = Column("c", (), FLOAT, nullable=True).to_json()
+    assert described == {"name": "c", "shape": [], "dtype": "float32", "nullable": True}
+    for column in (Column("c", (), FLOAT), Column("c", (), FLOAT, overlap=True, nullable=True)):
+        assert column.to_json() == {"name": "c", "shape": [], "dtype": "float32"}
+
+
+def test_a_name_that_is_no_text_is_refused() -> None:
+    with pytest.raises(TypeError, match="a column named 5: a name is text"):
+        Column.from_json({"name": 5, "shape": [], "dtype": "float32"})
+
+
 def test_a_leaf_is_a_column_of_its_wire_dtype() -> None:
     space = Dict((("on", Box((2,), np.dtype(bool))), ("go", Discrete(5)), ("say", Text(3))))
     made = [Column.of(leaf, "observation", overlap=True) for leaf in leaves(space)]
@@ -165,7 +212,8 @@ def test_a_leaf_is_a_column_of_its_wire_dtype() -> None:
     [
         (Column("c", (3, 2), FLOAT), 24),
         (Column("c", (3, 2), FLOAT, nullable=True), 25),
-        (Column("c", (), OBJECT, nullable=True), 64),
+        (Column("c", (), OBJECT), 64),
+        (Column("c", (), OBJECT, nullable=True), 65),
         (Column("c", (), OBJECT, max_item_bytes=5), 5),
     ],
 )

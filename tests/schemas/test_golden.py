@@ -17,14 +17,16 @@ from tests.schemas.regenerate_golden import (
     NESTED_SPEC,
     OFFSET,
     POLICY,
+    RECURRENT_BATCH,
+    RECURRENT_SPEC,
     SPEC,
     read,
     records,
 )
 
-FINGERPRINT = "a74e539c77b8a11bed19921ebacf20761bc5cfb4442ac52befca1d6af1f119c0"
+FINGERPRINT = "95ebe0f9481aa689935fc0940f1cd22f47b3a4fd29dfcae28ffc551c447d991c"
 # What zstd makes of the same bytes is the library's own affair, and so is the order of a safetensors file's metadata.
-SAME_BYTES = ("begin", "chunks", "chunks-nested", "end", "tick")
+SAME_BYTES = ("begin", "chunks", "chunks-nested", "chunks-recurrent", "end", "tick")
 
 
 def safetensors(value: bytes | None) -> tuple[dict[str, Any], bytes]:
@@ -123,6 +125,20 @@ def test_the_nested_chunks_read(spec: Any) -> None:
             "info.mask": [[15, 16, 17]],
             "info.note": [None],
         },
+    ]
+
+
+@pytest.mark.parametrize("spec", [RECURRENT_SPEC, None], ids=["known", "learned"])
+def test_the_recurrent_chunks_read(spec: Any) -> None:
+    message = decode(read("chunks-recurrent"), spec)
+    assert message.batch is not None
+    assert message.batch.equals(RECURRENT_BATCH, check_metadata=True)
+    names = ("log_prob", "place", "state.0", "state.1", "metric.score", "metric.laps")
+    assert [list(row.values()) for row in message.batch.select(names).to_pylist()] == [
+        [[-0.5, None], [None, [2, 3]], [0.0, 0.25, 0.5, 0.75], 0.0, None, None],
+        [[None], [[4, 5]], [1.0, 1.25, 1.5, 1.75], np.inf, 0.25, None],
+        [[], [], [2.0, 2.25, 2.5, 2.75], 0.0, None, None],
+        [[-1.0], [None], [3.0, 3.25, 3.5, 3.75], 0.0, -4.0, 2.0],
     ]
 
 

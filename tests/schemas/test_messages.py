@@ -12,7 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from penstock_schemas import messages
-from penstock_schemas.columns import Column, list_offsets, list_valid, list_values
+from penstock_schemas.chunks import Ends
+from penstock_schemas.columns import Column, item_values, list_offsets, list_valid, list_values
 from penstock_schemas.errors import RejectedError
 from penstock_schemas.ipc import END_OF_STREAM, has_compressed_body, to_ipc
 from penstock_schemas.log import Record
@@ -27,10 +28,10 @@ from penstock_schemas.messages import (
     encode_tick,
 )
 from penstock_schemas.spaces import Box, leaves
-from penstock_schemas.spaces.arrays import WIRE_DTYPES
 from penstock_schemas.stream import METADATA_KEY, ROW_FIELDS, StreamSpec
 from tests.schemas.batches import Row, make_batch, make_rows, stream
-from tests.schemas.random_spaces import SHAPES, items_of, same_bits, spaces
+from tests.schemas.random_spaces import items_of, same_bits
+from tests.schemas.random_streams import streams
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -38,8 +39,13 @@ if TYPE_CHECKING:
     from penstock_schemas.log import RecordHeaders
 
 OFFSET = 40
-SPEC = stream(Box((2,), np.dtype(np.float32)), extras=[Column("logits", (3,), np.dtype(np.float16))])
-BATCH = make_batch(SPEC, [Row(seed=3), Row(env=1, chunk=2, first_step=5)])
+SPEC = stream(
+    Box((2,), np.dtype(np.float32)),
+    extras=[Column("logits", (3,), np.dtype(np.float16), nullable=True)],
+    states=[Column("state.memory", (2,), np.dtype(np.float32))],
+    metrics=["score"],
+)
+BATCH = make_batch(SPEC, [Row(seed=3), Row(env=1, chunk=2, first_step=5, ends=Ends.TERMINATED)])
 BEGIN = encode_begin(SPEC, "pod-0", "a-start")
 CHUNKS = encode_chunks(SPEC, BATCH, producer="pod-0", incarnation=7, sequence=3)
 ZSTD = encode_chunks(SPEC, BATCH, producer="pod-0", incarnation=7, sequence=3, encoding="zstd")
@@ -102,20 +108,6 @@ def test_chunks_return(encoding: str | None, spec: StreamSpec | None) -> None:
     assert message.batch.equals(BATCH, check_metadata=True)
 
 
-@st.composite
-def streams(draw: st.DrawFn) -> StreamSpec:
-    """A stream of any spaces, with extras and infos of any dtype and shape."""
-    plain = st.builds(Column, st.just(""), SHAPES, st.sampled_from(WIRE_DTYPES).map(np.dtype))
-    text = st.just(Column("", (), np.dtype(object)))
-    extras, infos = (draw(st.lists(columns, max_size=2)) for columns in (plain, plain | text))
-    return stream(
-        draw(spaces),
-        draw(spaces),
-        extras=[replace(column, name=f"extra{at}") for at, column in enumerate(extras)],
-        infos=[replace(column, name=f"info.{at}", overlap=True, nullable=True) for at, column in enumerate(infos)],
-    )
-
-
 @settings(deadline=None)
 @given(streams(), st.data(), st.sampled_from([None, "zstd"]), st.booleans())
 def test_any_chunks_of_any_stream_return_bit_for_bit(
@@ -141,7 +133,10 @@ def test_any_chunks_of_any_stream_return_bit_for_bit(
         assert list_offsets(back).tolist() == list_offsets(sent).tolist()
         assert str(list_valid(back)) == str(list_valid(sent))
         assert same_bits(list_values(back, column), values.get(column.name, list_values(sent, column))), column.name
-    fixed = [field.name for field in ROW_FIELDS]
+    for state in spec.states:
+        returned, given_ = (item_values(of.column(state.name), state) for of in (message.batch, batch))
+        assert same_bits(returned, given_), state.name
+    fixed = [field.name for field in (*ROW_FIELDS, *spec.metric_columns)]
     assert message.batch.select(fixed).equals(batch.select(fixed))
 
 
@@ -430,6 +425,12 @@ def as_stream(described: Any) -> Encoded:
         SPEC.to_json() | {"extras": [{"name": 5, "shape": [], "dtype": "float32"}]},
         SPEC.to_json() | {"extras": [{"name": "\ud800", "shape": [], "dtype": "float32"}]},
         SPEC.to_json() | {"extras": [{"name": "reward", "shape": [], "dtype": "float32"}]},
+        *(SPEC.to_json() | {kind: [{"name": 5, "shape": [], "dtype": "float32"}]} for kind in ("infos", "states")),
+        SPEC.to_json() | {"states": [{"name": "state.a", "shape": [], "dtype": "str"}]},
+        SPEC.to_json() | {"states": [{"name": "state.a", "shape": [], "dtype": "int8", "nullable": True}]},
+        SPEC.to_json() | {"states": [{"name": "state.\ud800", "shape": [], "dtype": "int8"}]},
+        *(SPEC.to_json() | {"metrics": metrics} for metrics in (None, 5, [5], [None], [["a"]], [""], ["a", "a"])),
+        SPEC.to_json() | {"metrics": ["\ud800"]},
     ],
     ids=lambda described: repr(described)[:30],
 )
@@ -462,7 +463,7 @@ def _reordered(schema: pa.Schema) -> pa.Schema:
 
 
 def _bare(schema: pa.Schema) -> pa.Schema:
-    at = len(ROW_FIELDS)
+    at = schema.get_field_index("observation")
     return schema.set(at, schema.field(at).remove_metadata())
 
 

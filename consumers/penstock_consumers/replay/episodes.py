@@ -11,7 +11,7 @@ import pyarrow as pa
 from penstock_consumers.replay.segment import given_dtypes, masked
 from penstock_schemas.chunks import Ends
 from penstock_schemas.spaces import unflatten
-from penstock_schemas.stream import INFO
+from penstock_schemas.stream import INFO, METRIC, STATE
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -68,7 +68,10 @@ class Episode:
     reward: NDArray[Any]
     """Shape (T,)."""
     extras: dict[str, NDArray[Any]]
-    """What the policy declared beside the action, by name, each of shape (T, *its own)."""
+    """What the policy declared beside the action, by name, each of shape (T, *its own).
+
+    A nullable one is a masked array, masked at the steps at which there was none.
+    """
     infos: dict[str, np.ma.MaskedArray[Any, Any]]
     """The recorded infos by key, one with each observation, shape (T + 1, *its own); masked where there was none."""
     chunk_first_step: NDArray[np.int64]
@@ -78,6 +81,13 @@ class Episode:
     """
     policy_digest: tuple[bytes, ...]
     """The digest of the weights that acted in each chunk, C items."""
+    chunk_state: dict[str, NDArray[Any]]
+    """The policy's recurrent state before the first step of each chunk, by name, each of shape (C, *its own).
+
+    Zeros where a chunk has no step.
+    """
+    metrics: dict[str, float | None]
+    """What was measured of the episode, by name; None where it was not, or where the env did not end the episode."""
 
     @property
     def id(self) -> str:
@@ -126,6 +136,10 @@ def named(snapshot: Snapshot, spec: StreamSpec, name: str) -> Episode | None:
 def _episodes(segment: Segment, spec: StreamSpec, rows: NDArray[np.intp]) -> Iterator[Episode]:
     fixed = {name: segment.fixed(name)[rows].tolist() for name in _FIXED}
     other = {name: segment.batch.column(name).take(pa.array(rows)).to_pylist() for name in _OTHER}
+    metrics = {
+        column.name.removeprefix(METRIC): segment.batch.column(column.name).take(pa.array(rows)).to_pylist()
+        for column in spec.metric_columns
+    }
     dtypes = given_dtypes(spec)
     chunk_steps = np.diff(segment.chunk_start, append=segment.entry.steps)
     version, exploration = (np.repeat(of, chunk_steps) for of in (segment.policy_version, segment.exploration))
@@ -134,7 +148,7 @@ def _episodes(segment: Segment, spec: StreamSpec, rows: NDArray[np.intp]) -> Ite
     def items(column: Column, at: slice) -> NDArray[Any]:
         return segment.items(column.name).view(at).astype(dtypes[column.name], copy=False)
 
-    def info(column: Column, at: slice) -> np.ma.MaskedArray[Any, Any]:
+    def nullable(column: Column, at: slice) -> np.ma.MaskedArray[Any, Any]:
         valid = segment.items(column.name).valid
         return masked(items(column, at), None if valid is None else valid[at])
 
@@ -165,8 +179,12 @@ def _episodes(segment: Segment, spec: StreamSpec, rows: NDArray[np.intp]) -> Ite
             ),
             action=unflatten(spec.action, [items(column, steps) for column in spec.action_columns]),
             reward=items(spec.reward_column, steps),
-            extras={extra.name: items(extra, steps) for extra in spec.extras},
-            infos={column.name.removeprefix(INFO): info(column, observations) for column in spec.infos},
+            extras={extra.name: (nullable if extra.nullable else items)(extra, steps) for extra in spec.extras},
+            infos={column.name.removeprefix(INFO): nullable(column, observations) for column in spec.infos},
             chunk_first_step=segment.chunk_first_step[in_chunks],
             policy_digest=tuple(digests[row].as_py()),
+            chunk_state={
+                state.name.removeprefix(STATE): segment.items(state.name).view(in_chunks) for state in spec.states
+            },
+            metrics={name: values[place] for name, values in metrics.items()},
         )

@@ -27,14 +27,15 @@ if TYPE_CHECKING:
 class Segment:
     """A segment of E episodes, S steps and C chunks in all.
 
-    A list column has S items, or S + E where it overlaps, as observations do. Arrays are read-only views of the
-    segment's bytes, or an item an episode or a chunk.
+    A list column has S items, or S + E where it overlaps, as observations do; a recurrent state has C. Arrays are
+    read-only views of the segment's bytes, or an item an episode or a chunk.
     """
 
     def __init__(self, entry: SegmentEntry, batch: pa.RecordBatch, spec: StreamSpec) -> None:
         self.entry = entry
         self.batch = batch
-        self._columns = {column.name: Items(batch.column(column.name), column) for column in spec.columns}
+        lists = (*spec.columns, *spec.states)
+        self._columns = {column.name: Items(batch.column(column.name), column) for column in lists}
         # Where each episode's steps and chunks begin, shape (E + 1,).
         self.step_offsets = list_offsets(batch.column("reward"))
         self.chunk_offsets = list_offsets(batch.column("chunk_first_step"))

@@ -87,7 +87,7 @@ def _gather(snapshot: Snapshot, spec: StreamSpec, draws: NDArray[np.int64]) -> B
             part.segment.items(column.name).take(index(part), ordered[part.at])
         return ordered.take(shuffled, axis=0).astype(dtypes[column.name], copy=False)
 
-    def info(column: Column, index: Callable[[_Part], NDArray[np.int64]]) -> np.ma.MaskedArray[Any, Any]:
+    def nullable(column: Column, index: Callable[[_Part], NDArray[np.int64]]) -> np.ma.MaskedArray[Any, Any]:
         valid = np.ones(len(draws), np.bool_)
         for part in parts:
             there = part.segment.items(column.name).valid
@@ -107,9 +107,9 @@ def _gather(snapshot: Snapshot, spec: StreamSpec, draws: NDArray[np.int64]) -> B
         **{f"next_{column.name}": items(column, after) for column in spec.observation_columns},
         "terminated": own(lambda part: part.segment.terminated_at[part.chunk] == part.step),
         "truncated": own(lambda part: part.segment.truncated_at[part.chunk] == part.step),
-        **{extra.name: items(extra, lambda part: part.step) for extra in spec.extras},
-        **{column.name: info(column, before) for column in spec.infos},
-        **{f"next_{column.name}": info(column, after) for column in spec.infos},
+        **{extra.name: (nullable if extra.nullable else items)(extra, lambda part: part.step) for extra in spec.extras},
+        **{column.name: nullable(column, before) for column in spec.infos},
+        **{f"next_{column.name}": nullable(column, after) for column in spec.infos},
         "policy_version": own(lambda part: part.segment.policy_version[part.chunk]),
         "episode": own(lambda part: part.episode + part.base),
     }

@@ -1,7 +1,8 @@
 """Segments: immutable Arrow IPC files, of whole episodes or of chunk rows whose episodes are open.
 
-A segment of episodes has a row an episode: where it came from, how it ended, which policies acted in it, and its T
-steps and T + 1 observations as lists. The files are uncompressed, so that a reader on a disk maps them.
+A segment of episodes has a row an episode: where it came from, how it ended, what was measured of it, which policies
+acted in it, with which recurrent state each chunk began, and its T steps and T + 1 observations as lists. The files are
+uncompressed, so that a reader on a disk maps them.
 """
 
 from __future__ import annotations
@@ -58,7 +59,12 @@ EPISODE_FIELDS = (
 
 def episode_schema(spec: StreamSpec) -> pa.Schema:
     """The schema of a segment of whole episodes."""
-    return pa.schema([*EPISODE_FIELDS, *(column.field for column in spec.columns)], spec.schema.metadata)
+    fields = (
+        *EPISODE_FIELDS,
+        *(metric.row_field for metric in spec.metric_columns),
+        *(column.field for column in (*spec.states, *spec.columns)),
+    )
+    return pa.schema(fields, spec.schema.metadata)
 
 
 def open_schema(spec: StreamSpec) -> pa.Schema:

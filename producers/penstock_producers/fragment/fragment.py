@@ -19,6 +19,7 @@ from penstock_producers.fragment.recording import ActingPolicy, Recording
 from penstock_producers.fragment.split import longest_chunk, split
 from penstock_schemas.chunks import Ends
 from penstock_schemas.columns import item_column, list_column
+from penstock_schemas.errors import PolicyError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -63,7 +64,8 @@ class Fragment:
         recording: what the policy gives for every step; the stream's own columns where it is None.
         cut_steps: after how many steps an episode is cut; None for never.
 
-    Raises `TooLargeError` where a single step takes more than that.
+    Raises `TooLargeError` where a single step takes more than that, `PolicyError` for a recording that is not the
+    stream's.
     """
 
     def __init__(
@@ -77,6 +79,7 @@ class Fragment:
     ) -> None:
         self._spec = spec
         self._recording = recording or Recording.plain(spec)
+        self._recording.check(spec)
         self._longest = longest_chunk(spec, message_bytes)
         self._message_bytes = message_bytes
         self._cut_steps = cut_steps
@@ -102,12 +105,21 @@ class Fragment:
         return self._most >= self._capacity
 
     def use(self, policy: ActingPolicy) -> None:
-        """Bind the actions that are sent from now on to this policy; a fragment has one from its start."""
-        kept = self._log.forget_policies()
+        """Bind the actions that are sent from now on to this policy; a fragment has one from its start.
+
+        Raises `PolicyError` where the policy leaves out what the stream says is always there.
+        """
+        missing = policy.absent - {extra.name for extra in self._spec.extras if extra.nullable}
+        if missing:
+            raise PolicyError(
+                f"policy version {policy.version}: it leaves out {sorted(missing)}, which the stream "
+                f"{self._spec.stream!r} does not say may be absent: declare them as nullable extras"
+            )
+        kept = self._log.forget_policies(len(self._policies))
         self._policies = [*(self._policies[index] for index in kept), policy]
 
     def sent(self, env: NDArray[np.int32], drawn: Sequence[NDArray[Any]]) -> None:
-        """Bind what the policy gave, in the order of the recording's columns, to the next step of these envs.
+        """Bind what the policy gave to the next step of these envs: the recording's columns, then the stream's states.
 
         The arrays are kept until then.
         """
@@ -193,7 +205,7 @@ class Fragment:
         return pa.RecordBatch.from_arrays([columns[name] for name in schema.names], schema=schema)
 
     def _policy_columns(self, runs: Runs, pieces: Pieces) -> dict[str, pa.Array]:
-        used = self._log.policy[runs.order[np.minimum(pieces.head + 1, len(runs.order) - 1)]]
+        used = self._log.policy[runs.order[self._first_step(runs, pieces)]]
         # An abort without a step is nobody's; it is put down to whoever acts now.
         used = np.where(pieces.length > 0, used, len(self._policies) - 1)
         digests = pa.array([policy.digest for policy in self._policies], pa.binary(32))
@@ -208,17 +220,21 @@ class Fragment:
         """Make the columns that are the stream's own and hold one item a chunk: recurrent states and metrics."""
         log, spec = self._log, self._spec
         columns = {}
-        first = runs.order[np.minimum(pieces.head + 1, len(runs.order) - 1)]
+        first = runs.order[self._first_step(runs, pieces)]
         for state, values in zip(spec.states, log.drawn[len(self._recording.columns) :], strict=True):
             before = values[first]
             before[pieces.length == 0] = 0
             columns[state.name] = item_column(state, before)
         if log.metrics is not None:
             measured = log.metrics[runs.order[pieces.head + pieces.length]]
-            measured[(pieces.ends & (Ends.TERMINATED | Ends.TRUNCATED)) == 0] = np.nan
+            ended = (pieces.ends & (Ends.TERMINATED | Ends.TRUNCATED)) != 0
             for at, column in enumerate(spec.metric_columns):
-                columns[column.name] = item_column(column, measured[:, at], ~np.isnan(measured[:, at]))
+                columns[column.name] = item_column(column, measured[:, at], ended & ~np.isnan(measured[:, at]))
         return columns
+
+    def _first_step(self, runs: Runs, pieces: Pieces) -> NDArray[np.intp]:
+        """Find the first step of each piece in the sorted rows; of one without a step, any row."""
+        return np.minimum(pieces.head + 1, len(runs.order) - 1)
 
     def _lists(self, runs: Runs, pieces: Pieces) -> dict[str, pa.Array]:
         log, spec = self._log, self._spec
@@ -233,22 +249,22 @@ class Fragment:
         index, offsets = _ranges(pieces.head + 1, pieces.length)
         index = runs.order[index]
         columns["reward"] = list_column(spec.reward_column, log.reward[index], offsets)
-        policy = log.policy[index]
         recording = self._recording
         finished = recording.finish([np.take(v, index, axis=0) for v in log.drawn[: len(recording.columns)]])
-        for column, values in zip((*spec.action_columns, *spec.extras), finished, strict=False):
-            columns[column.name] = list_column(column, values, offsets, self._present(column, policy))
+        extras = spec.extras if log.final is None else spec.extras[:-1]
+        for column, values in zip((*spec.action_columns, *extras), finished, strict=True):
+            columns[column.name] = list_column(column, values, offsets, self._present(column, index))
         if log.final is not None:
             final, column = log.final[index], spec.extras[-1]
-            columns[column.name] = list_column(column, final, offsets, ~np.isnan(final))
+            present = self._present(column, index)
+            valid = ~np.isnan(final) if present is None else present & ~np.isnan(final)
+            columns[column.name] = list_column(column, final, offsets, valid)
         return columns
 
-    def _present(self, column: Column, policy: NDArray[np.int32]) -> NDArray[np.bool_] | None:
-        """Tell at which steps there is an extra, by the policies that chose their actions; None for at all."""
-        if not any(column.name in acting.absent for acting in self._policies):
-            return None
-        present: NDArray[np.bool_] = np.array([column.name not in acting.absent for acting in self._policies])[policy]
-        return present
+    def _present(self, column: Column, rows: NDArray[np.intp]) -> NDArray[np.bool_] | None:
+        """Tell at which of these steps there is an extra, by the policies that chose their actions; None for at all."""
+        present = np.array([column.name not in acting.absent for acting in self._policies])
+        return None if present.all() else present[self._log.policy[rows]]
 
 
 def _texts(texts: Mapping[int, str], rows: int) -> pa.Array:

@@ -44,7 +44,7 @@ class RowLog:
         self.observation = [values_of(column, rows, num_envs) for column in spec.observation_columns]
         self.reward = np.empty(rows, spec.reward_dtype)
         self.drawn = [_empty(column, rows) for column in drawn]
-        # What is known with an answer only, and of episodes that end with it; NaN where there is none.
+        # What is known with an answer only, of episodes that end with it; NaN where there is none, garbage in resets.
         self.final = None if recording.final is None else np.empty(rows, np.float32)
         self.metrics = np.empty((rows, len(spec.metrics)), np.float64) if spec.metrics else None
         self.infos = [(_empty(column, rows), np.empty(rows, np.bool_)) for column in spec.infos]
@@ -67,13 +67,18 @@ class RowLog:
             column[env] = values
         self._sent_policy[env] = policy
 
-    def forget_policies(self) -> list[int]:
-        """Number the policies of actions on their way 0, 1, 2 …; answer the numbers that they had before."""
+    def forget_policies(self, known: int) -> Sequence[int]:
+        """Of so many policies forget those of which neither a step nor an action on its way is at hand.
+
+        Those that are kept are numbered 0, 1, 2 … from now on; answers the numbers that they had before.
+        """
+        if self.count > self.carried:
+            return range(known)
         self._settle()
         kept, renamed = np.unique(self._sent_policy, return_inverse=True)
         self._sent_policy[:] = renamed
-        known: list[int] = kept.tolist()
-        return known if self._acted else []
+        still: list[int] = kept.tolist()
+        return still if self._acted else []
 
     def steps(self, rows: Rows, policy: int) -> None:
         """Copy steps, and reset rows among them; `policy` is the one that acts now, and gave the values of the last."""

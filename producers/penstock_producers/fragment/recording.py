@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from penstock_schemas.chunks import Exploration
+from penstock_schemas.errors import PolicyError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -44,6 +45,17 @@ class Recording:
     columns: tuple[Column, ...]
     finish: Callable[[Sequence[NDArray[Any]]], Sequence[NDArray[Any]]]
     final: str | None = None
+
+    def check(self, spec: StreamSpec) -> None:
+        """Raise `PolicyError` where `final` is not what it must be in this stream."""
+        last = spec.extras[-1] if spec.extras else None
+        if self.final is not None and not (
+            last and last.name == self.final and last.nullable and last.dtype.kind == "f" and not last.shape
+        ):
+            raise PolicyError(
+                f"stream {spec.stream!r}: the values of last observations are recorded as {self.final!r}, which is not "
+                "its last extra, nullable, a float without a shape: declare it so in the policy"
+            )
 
     @classmethod
     def plain(cls, spec: StreamSpec) -> Recording:
