@@ -10,13 +10,16 @@ import gymnasium
 import numpy as np
 import pytest
 
+from penstock_consumers.replay import Replay
+from penstock_consumers.replay.parts import join, parts_until
 from penstock_consumers.store.bucket import open_bucket
 from penstock_consumers.store_cli import run
 from penstock_schemas.chunks import Ends
 from penstock_schemas.columns import Column
 from penstock_schemas.log.memory import MemoryLog
 from penstock_schemas.messages import encode_begin, encode_chunks
-from penstock_schemas.spaces import Box, Discrete
+from penstock_schemas.sent import sent_columns
+from penstock_schemas.spaces import Box, Dict, Discrete
 from penstock_schemas.stream import StreamSpec
 from tests.consumers.messages import STREAM, TOPIC, Clock, append, open_partition, take_all
 from tests.schemas.batches import Row, make_batch
@@ -139,6 +142,18 @@ def test_the_env_is_made_as_it_is_described(tmp_path: Path, capsys: pytest.Captu
     capsys.readouterr()
     assert replayed(store_of(tmp_path / "other", other, rows, values), "a/pod-0/0/0/0") == 1
     assert ": step 1: observation differs" in capsys.readouterr().out
+
+
+def test_what_was_sent_of_a_nested_action_is_joined_leaf_by_leaf(tmp_path: Path) -> None:
+    action = Dict((("arm.x", Box((2,), FLOAT)), ("kind", Discrete(3))))
+    spec = StreamSpec(STREAM, Box((1,), FLOAT), action, np.dtype(np.float64), extras=sent_columns(action))
+    values = {
+        "action_sent_0": np.arange(2 * STEPS, dtype=np.float32).reshape(-1, 2),
+        "action_sent_1": np.arange(STEPS, dtype=np.int8) % 3,
+    }
+    replay = Replay.open(store_of(tmp_path, spec, PARTS, values))
+    steps = join(parts_until(replay, "a/pod-0/0/0/2"), replay.spec)
+    assert [leaf.tolist() for leaf in steps.action_sent] == [leaf.tolist() for leaf in values.values()]
 
 
 def test_an_env_that_cannot_be_seeded_by_episode(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

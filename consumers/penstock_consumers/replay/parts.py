@@ -9,6 +9,7 @@ import numpy as np
 
 from penstock_consumers.replay.episodes import episode_id
 from penstock_schemas.errors import StoreError
+from penstock_schemas.sent import sent_columns
 from penstock_schemas.spaces import flatten
 
 if TYPE_CHECKING:
@@ -20,9 +21,6 @@ if TYPE_CHECKING:
     from penstock_consumers.replay.replay import Replay
     from penstock_schemas.spaces import Leaves
     from penstock_schemas.stream import StreamSpec
-
-# What a policy declares where the action that it sent is not the one that it drew.
-_SENT = "action_sent"
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -73,5 +71,5 @@ def join(parts: Sequence[Episode], spec: StreamSpec) -> Steps:
 
 
 def _sent(part: Episode, spec: StreamSpec) -> Leaves:
-    sent = part.extras.get(_SENT)
-    return flatten(spec.action, part.action) if sent is None else (sent,)
+    drawn = zip(sent_columns(spec.action), flatten(spec.action, part.action), strict=True)
+    return tuple(part.extras.get(column.name, leaf) for column, leaf in drawn)
