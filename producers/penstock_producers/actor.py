@@ -33,7 +33,7 @@ class Actor:
     """
 
     def __init__(self, policy: Policy, env: Envs) -> None:
-        n = env.num_envs
+        self._num_envs = n = env.num_envs
         self._policy = policy
         self._pipeline = policy.pipeline.acting(n)
         self._final = policy.recording.final is not None
@@ -64,25 +64,36 @@ class Actor:
             return Acted(drawn, sent)
         inputs = self._inputs(ready, observation, keep=True)
         drawn, sent, state = self._policy.act(inputs)
-        for kept, values in zip(self._action, drawn, strict=False):
-            kept[ready] = values
+        at = self._at(ready)
+        if self._policy.pipeline:
+            for kept, values in zip(self._action, drawn, strict=False):
+                kept[at] = values
+        if len(ready) == self._num_envs:
+            # What the policy was given is recorded as it is: what comes after it is kept elsewhere.
+            self._state = tuple(np.empty_like(kept) for kept in self._state)
         for kept, values in zip(self._state, state, strict=True):
-            kept[ready] = values
+            kept[at] = values
         return Acted((*drawn, *inputs.state), sent)
+
+    def _at(self, env: NDArray[np.int32]) -> NDArray[np.int32] | slice:
+        """Where the values of these envs are: in lockstep everywhere, which is faster than one by one."""
+        return slice(None) if len(env) == self._num_envs else env
 
     def _inputs(self, env: NDArray[np.int32], observation: Leaves, *, keep: bool) -> Inputs:
         if self._policy.pipeline:
             context = Context(self._age[env], tuple(leaf[env] for leaf in self._action), self._reward[env])
             observation = self._pipeline(env, observation, context, keep=keep)
         infos = tuple((values[env], valid[env]) for values, valid in self._infos)
-        return Inputs(observation, infos, tuple(state[env] for state in self._state))
+        at = self._at(env)
+        return Inputs(observation, infos, tuple(state[at] for state in self._state))
 
     def _keep(self, rows: Rows) -> None:
-        env = rows.env
-        self._age[env] += 1
-        self._reward[env] = rows.reward
+        env, at = rows.env, self._at(rows.env)
+        if self._policy.pipeline:
+            self._age[at] += 1
+            self._reward[at] = rows.reward
         for (values, valid), (given, there) in zip(self._infos, rows.infos, strict=True):
-            values[env], valid[env] = given, there
+            values[at], valid[at] = given, there
         if rows.first.any():
             begun = env[rows.first]
             self._age[begun] = 0

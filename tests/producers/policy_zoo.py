@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
-from typing import Any
+from math import prod
+from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
-from penstock_producers.policy.actor_critic import ActorCritic
+from penstock_producers.policy import RandomPolicy
+from penstock_producers.policy.networks import ActorCritic, Mlp
+from penstock_schemas.connectors import Pipeline
+
+if TYPE_CHECKING:
+    from penstock_producers.policy import Behaviour
 
 NOT_CALLABLE = "text"
 
@@ -64,12 +71,12 @@ class Doubling(ActorCritic):
 
 
 def doubling(observation: Any, action: Any) -> nn.Module:
-    return Doubling(observation.shape, action.n)
+    return Doubling(Mlp(prod(observation.shape)), action.n)
 
 
 def rectified(observation: Any, action: Any) -> nn.Module:
     """The built-in network with other layers in it."""
-    network = ActorCritic(observation.shape, action.n)
+    network = ActorCritic(Mlp(prod(observation.shape)), action.n)
     network.trunk[1] = nn.ReLU()
     network.trunk[3] = nn.ReLU()
     return network
@@ -126,12 +133,14 @@ def answering(observation: Any, action: Any, what: str) -> nn.Module:
         "narrow": (torch.zeros(n, k - 1), torch.zeros(n)),
         "value column": (torch.zeros(n, k), torch.zeros(n, 1)),
         "double": (torch.zeros(n, k).double(), torch.zeros(n)),
+        "nan": (torch.full((n, k), torch.nan), torch.zeros(n)),
+        "nan value": (torch.zeros(n, k), torch.full((n,), torch.nan)),
     }
     return Answering(answers[what])
 
 
 def of_other_width(observation: Any, action: Any) -> nn.Module:
-    return ActorCritic((99,), action.n)
+    return ActorCritic(Mlp(99), action.n)
 
 
 def no_module(observation: Any, action: Any) -> str:
@@ -140,3 +149,98 @@ def no_module(observation: Any, action: Any) -> str:
 
 def raising(observation: Any, action: Any) -> nn.Module:
     raise ValueError("the weights are at home")
+
+
+class Valueless(nn.Module):
+    """Acts without a value: parameters are multiples of an observation's first number."""
+
+    def __init__(self, parameters: int) -> None:
+        super().__init__()
+        self.slope = nn.Parameter(torch.arange(parameters, dtype=torch.float32))
+
+    def forward(self, observation: Tensor) -> tuple[Tensor, None]:
+        return observation.reshape(len(observation), -1)[:, :1] * self.slope, None
+
+
+def valueless(observation: Any, action: Any) -> nn.Module:
+    return Valueless(action.n)
+
+
+class Counting(nn.Module):
+    """Remembers how many observations of an episode it saw, and their sum; keeps what it was given last."""
+
+    def __init__(self, parameters: int, width: int, state_shapes: Any = None) -> None:
+        super().__init__()
+        self.bias = nn.Parameter(torch.zeros(parameters))
+        self.state_shapes = {"count": (), "sum": (width,)} if state_shapes is None else state_shapes
+        self.given: Tensor | None = None
+
+    def forward(self, observation: Tensor, state: tuple[Tensor, ...]) -> tuple[Tensor, Tensor, tuple[Tensor, ...]]:
+        self.given = observation.clone()
+        count, total = state
+        after = (count + 1, total + observation)
+        return after[0][:, None] * self.bias, after[1].sum(dim=1), after
+
+
+def counting(observation: Any, action: Any, state_shapes: Any = None) -> nn.Module:
+    return Counting(action.n, prod(observation.shape), state_shapes)
+
+
+class Forgetting(Counting):
+    """Answers other states than it must."""
+
+    def __init__(self, parameters: int, width: int, what: str) -> None:
+        super().__init__(parameters, width)
+        self.what = what
+
+    def forward(self, observation: Tensor, state: tuple[Tensor, ...]) -> Any:
+        parameters, value, (count, total) = super().forward(observation, state)
+        answers = {
+            "no states": (parameters, value),
+            "one state": (parameters, value, (count,)),
+            "a list": (parameters, value, [count, total]),
+            "no tensor": (parameters, value, (count, 0.0)),
+            "wide": (parameters, value, (count, total[:, None])),
+            "nan": (parameters, value, (count, total * torch.nan)),
+            "no value": (parameters, None, (count, total)),
+        }
+        return answers[self.what]
+
+
+def forgetting(observation: Any, action: Any, what: str) -> nn.Module:
+    return Forgetting(action.n, prod(observation.shape), what)
+
+
+def own_policy(
+    observation: Any,
+    action: Any,
+    *,
+    pipeline: Pipeline,
+    rng: np.random.Generator,
+    behaviour: Behaviour | None = None,
+    infos: Any = (),
+) -> RandomPolicy:
+    return RandomPolicy(pipeline, action, behaviour=behaviour, rng=rng, infos=infos)
+
+
+def policy_without_setting(observation: Any, action: Any, *, pipeline: Pipeline | None = None) -> RandomPolicy:
+    return RandomPolicy(pipeline or Pipeline(observation), action, rng=np.random.default_rng(0))
+
+
+def policy_of_its_own_pipeline(observation: Any, action: Any) -> RandomPolicy:
+    return policy_without_setting(observation, action)
+
+
+def half_a_policy(observation: Any, action: Any) -> Any:
+    policy = policy_without_setting(observation, action)
+
+    class Half:
+        act, load = policy.act, policy.load
+
+    return Half()
+
+
+def on_device(observation: Any, action: Any, *, device: str, infos: Any) -> nn.Module:
+    """Takes of the setting what it names."""
+    assert (device, [column.name for column in infos]) == ("cpu", ["info.allowed"])
+    return Constant([0.0] * action.n)

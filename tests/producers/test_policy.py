@@ -1,308 +1,354 @@
-"""Policies: what they draw and record against torch's own distributions, how they load, how they are made."""
+"""Policies: what they record, how they behave and explore, what a version changes, and what is recomputed."""
 
 from __future__ import annotations
 
 import re
-from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
 import torch
 
-from penstock_producers.policy import TorchPolicy, make_policy
-from penstock_producers.policy.actor_critic import ActorCritic
+from penstock_producers.policy import Behaviour, RandomPolicy, TorchPolicy, make_policy
 from penstock_producers.policy.base import Inputs
-from penstock_producers.policy.distributions import Categorical, DiagonalGaussian, distribution_for
-from penstock_producers.policy.inputs import flat
+from penstock_producers.policy.distributions import Categorical, distribution_for
+from penstock_producers.policy.inputs import examples, flat
+from penstock_producers.policy.networks import ActorCritic, Mlp
+from penstock_schemas.chunks import Exploration
 from penstock_schemas.columns import Column
 from penstock_schemas.connectors import Pipeline
 from penstock_schemas.errors import PolicyError, PolicyRejectedError
 from penstock_schemas.policies import PolicyRecord, digest
 from penstock_schemas.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete, Text, Tuple, leaves
-from tests.producers import policy_zoo
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
+    from penstock_schemas.spaces import Leaves
+
 ZOO = "tests.producers.policy_zoo"
-OBSERVATION = Box((4,), np.dtype(np.float32))
-FLOAT32 = np.dtype(np.float32)
-# Quantiles at 1 - 1e-4 of the chi-squared distribution with 4 degrees of freedom, and of Kolmogorov's.
-CHI_SQUARED_4 = 23.5
-KOLMOGOROV = 2.23
+FLOAT32, FLOAT64 = np.dtype(np.float32), np.dtype(np.float64)
+OBSERVATION = Box((4,), FLOAT32)
+BOUNDED = Box((2,), FLOAT32, (-1.0,), (1.0,))
+ALLOWED = Column("info.allowed", (3,), np.dtype(np.int8), overlap=True, nullable=True)
+MASKED: dict[str, Any] = {"behaviour": {"mask": "allowed"}, "infos": (ALLOWED,)}
+NORMALIZED: dict[str, Any] = {"connectors": [{"name": "normalize"}]}
+WIDE = np.finfo(np.float64).max
 
 
 def rng(seed: int = 0) -> np.random.Generator:
     return np.random.default_rng(seed)
 
 
-def made(action: Any = None, name: str = "actor-critic", **arguments: Any) -> TorchPolicy:
-    policy = make_policy(name, OBSERVATION, action or Discrete(3), arguments=arguments, rng=rng())
+def made(name: str = "actor-critic", action: Any = None, observation: Any = None, **settings: Any) -> TorchPolicy:
+    policy = make_policy(name, observation or OBSERVATION, action or Discrete(3), rng=rng(), **settings)
     assert isinstance(policy, TorchPolicy)
     return policy
 
 
 def weights_of(policy: TorchPolicy) -> dict[str, NDArray[Any]]:
-    return {name: value.numpy().copy() for name, value in policy._module.state_dict().items()}
+    own = {name: value.numpy().copy() for name, value in policy.module.state_dict().items()}
+    return own | {name: value.copy() for name, value in policy.pipeline.weights.items()}
 
 
-@pytest.mark.parametrize("start", [0, -2, 1000])
-def test_categorical_log_probabilities_are_torch_s(start: int) -> None:
-    logits = (rng().standard_normal((1000, 7)) * 4).astype(np.float32)
-    distribution = Categorical(Discrete(7, start))
-    action = distribution.draw(logits, rng(1))
-    assert action.shape == (1000,)
-    assert set(action.tolist()) == set(range(start, start + 7))
-    index = torch.from_numpy(action - start)
-    expected = torch.distributions.Categorical(logits=torch.from_numpy(logits)).log_prob(index)  # type: ignore[no-untyped-call]  # torch's
-    log_prob = distribution.log_prob(logits, action.astype(Discrete(7, start).wire_dtype))
-    assert log_prob.dtype == np.float32
-    np.testing.assert_allclose(log_prob, expected, rtol=0, atol=1e-5)
-    assert np.array_equal(distribution.send(action), action)
-    assert distribution.mapping == "identity"
-    assert distribution.columns == ()
+def seen(n: int = 64, seed: int = 1) -> Leaves:
+    return (rng(seed).standard_normal((n, 4)).astype(np.float32),)
 
 
-WIDE = np.finfo(np.float64).max
+def masks(allowed: list[list[int]], valid: list[bool] | None = None) -> tuple[Any, ...]:
+    there = np.ones(len(allowed), np.bool_) if valid is None else np.array(valid)
+    return ((np.array(allowed, np.int8), there),)
 
 
-@pytest.mark.parametrize(
-    "space",
-    [
-        Discrete(3, start=-7),
-        MultiDiscrete((2,), (1 << 62, 3), (1 << 62, 0)),
-        MultiBinary((2, 3)),
-        Text(5, 2, "ab"),
-        Text(3),
-        Box((2,), FLOAT32, (-1.0, 0.5), (1.0, 0.75)),
-        Box((3,), np.dtype(np.float64), (-np.inf, 0.0, -np.inf), (np.inf, np.inf, 2.0)),
-        Box((2,), np.dtype(np.float64), (-WIDE,), (WIDE,)),
-        Box((2, 2), np.dtype(np.uint8), (0.0,), (255.0,)),
-        Box((4,), np.dtype(np.int64)),
-        Box((2,), np.dtype(np.bool_), (0.0,), (1.0,)),
-        Dict((("a", Discrete(2)), ("b", Tuple((Text(1), Box((), FLOAT32, (0.0,), (1.0,))))))),
-    ],
-)
-def test_random_actions_are_of_their_space(space: Any) -> None:
-    policy = make_policy("random", OBSERVATION, space, rng=rng())
-    actions = policy.act(Inputs((np.zeros((300, 4), np.float32),)))
-    for leaf, drawn in zip(leaves(space), actions.sent, strict=True):
-        assert leaf.space.contains(drawn.astype(leaf.space.dtype)).all()
-        assert len(np.unique(drawn.astype(str) if drawn.dtype == object else drawn, axis=0)) > 1
-    with pytest.raises(PolicyRejectedError, match="random actions have no weights"):
-        policy.load(PolicyRecord(1, {}))
+def recorded(policy: Any, inputs: Inputs) -> dict[str, NDArray[Any]]:
+    """What is stored of one vector step."""
+    finished = policy.recording.finish(policy.act(inputs).drawn)
+    return dict(zip(("action", *(extra.name for extra in policy.extras)), finished, strict=False))
 
 
-@pytest.mark.parametrize("logits", [[0.0] * 5, [1.0, -2.0, 0.5, 0.0, -0.3], [3.0, 3.0, -4.0, 0.0, 1.0]])
-def test_categorical_frequencies_are_the_probabilities(logits: list[float]) -> None:
-    n = 200_000
-    rows = np.tile(np.array(logits, np.float32), (n, 1))
-    counts = np.bincount(Categorical(Discrete(5)).draw(rows, rng(2)), minlength=5)
-    expected = n * torch.softmax(torch.tensor(logits), 0).numpy()
-    assert ((counts - expected) ** 2 / expected).sum() < CHI_SQUARED_4
-
-
-def test_extreme_logits_give_legal_actions_with_finite_log_probabilities() -> None:
-    rows = np.array(
-        [[1e4, -1e4, 0], [-1e4, -1e4, 1e4], [1e4, 1e4, 1e4], [-1e4, -1e4, -1e4], [1e4, 1e4, -1e4]], np.float32
-    ).repeat(20_000, axis=0)
-    distribution = Categorical(Discrete(3, start=5))
-    with np.errstate(invalid="raise", divide="raise"):
-        action = distribution.draw(rows, rng(3))
-        log_prob = distribution.log_prob(rows, action)
-    by_row = action.reshape(5, -1)
-    assert [sorted(set(drawn.tolist())) for drawn in by_row] == [[5], [7], [5, 6, 7], [5, 6, 7], [5, 6]]
-    expected = np.log([1, 1, 1 / 3, 1 / 3, 1 / 2]).repeat(20_000)
-    np.testing.assert_allclose(log_prob, expected, rtol=0, atol=1e-5)
-
-
-@pytest.mark.parametrize(("shape", "dtype"), [((3,), np.float32), ((2, 2), np.float64), ((), np.float32)])
-def test_gaussian_log_densities_are_torch_s_of_the_value_as_recorded(shape: tuple[int, ...], dtype: Any) -> None:
-    distribution = DiagonalGaussian(Box(shape, np.dtype(dtype), (-1.0,), (1.0,)))
-    size = int(np.prod(shape))
-    assert distribution.parameters == 2 * size
-    parameters = rng().standard_normal((500, 2 * size)).astype(np.float32)
-    action = distribution.draw(parameters, rng(1))
-    assert (action.shape, action.dtype) == ((500, *shape), dtype)
-    mean, log_std = np.split(parameters.astype(np.float64), 2, axis=1)
-    normal = torch.distributions.Normal(torch.from_numpy(mean), torch.from_numpy(np.exp(log_std)))
-    recorded = torch.from_numpy(action.reshape(500, size).astype(np.float64))
-    expected = normal.log_prob(recorded).sum(1)  # type: ignore[no-untyped-call]  # torch's
-    log_prob = distribution.log_prob(parameters, action)
-    assert log_prob.dtype == np.float32
-    np.testing.assert_allclose(log_prob, expected, rtol=1e-5, atol=1e-5)
-
-
-def test_gaussian_draws_are_normal() -> None:
-    n = 100_000
-    parameters = np.tile(np.array([0.5, -3.0, np.log(2.0), np.log(0.1)], np.float32), (n, 1))
-    drawn = DiagonalGaussian(Box((2,), FLOAT32)).draw(parameters, rng(4))
-    for column, mean, std in ((0, 0.5, 2.0), (1, -3.0, 0.1)):
-        ordered = torch.from_numpy(np.sort(drawn[:, column]).astype(np.float64))
-        cumulative = torch.distributions.Normal(mean, std).cdf(ordered).numpy()  # type: ignore[no-untyped-call]  # torch's
-        distance = np.abs(cumulative - (np.arange(n) + 0.5) / n).max() + 0.5 / n
-        assert distance * np.sqrt(n) < KOLMOGOROV
-    assert abs(np.corrcoef(drawn.T)[0, 1]) < 5 / np.sqrt(n)
-
-
-def test_what_is_sent_is_clipped_and_what_was_drawn_is_not() -> None:
-    space = Box((2, 2), FLOAT32, (-1.0, -2.0, 0.0, -np.inf), (1.0, 2.0, np.inf, np.inf))
-    distribution = DiagonalGaussian(space)
-    drawn = distribution.draw(np.tile(np.array([[0, 0, 0, 0, 1, 1, 1, 1]], np.float32), (1000, 1)), rng(5))
-    sent = distribution.send(drawn)
-    low, high = (np.array(bounds, np.float32).reshape(2, 2) for bounds in (space.low, space.high))
-    assert np.array_equal(sent, np.minimum(np.maximum(drawn, low), high))
-    assert (drawn < low).any()
-    assert (drawn > high).any()
-    assert sent.dtype == space.dtype
-    assert distribution.mapping == "clip"
-    assert distribution.columns == (Column("action_sent", (2, 2), FLOAT32),)
-
-
-def test_a_gaussian_acts_in_floats_only() -> None:
-    with pytest.raises(PolicyError, match=r"action space Box of dtype int32: a Gaussian policy acts in floats only"):
-        distribution_for(Box((2,), np.dtype(np.int32)))
-
-
-@pytest.mark.parametrize("action", [Discrete(3), Box((2,), FLOAT32, (-1.0,), (1.0,))])
+@pytest.mark.parametrize("action", [Discrete(3), BOUNDED])
 @pytest.mark.parametrize("observation", [OBSERVATION, Box((2, 3), np.dtype(np.uint8)), Discrete(7)])
 def test_what_is_recorded_follows_from_the_module(action: Any, observation: Any) -> None:
     policy = make_policy("actor-critic", observation, action, rng=rng())
-    seen = (rng(1).random((64, *observation.shape)) * 5).astype(observation.dtype)
-    actions = policy.act(Inputs((seen,)))
-    recording = policy.recording
-    recorded = dict(
-        zip(("action", *(extra.name for extra in policy.extras)), recording.finish(actions.drawn), strict=True)
+    assert isinstance(policy, TorchPolicy)
+    given = (rng(1).random((64, *observation.shape)) * 5).astype(observation.dtype)
+    actions = policy.act(Inputs((given,)))
+    stored = dict(
+        zip(("action", *(extra.name for extra in policy.extras)), policy.recording.finish(actions.drawn), strict=True)
     )
-    assert [values.shape[1:] for values in actions.drawn] == [column.shape for column in recording.columns]
     with torch.no_grad():
-        parameters, value = policy._module(torch.from_numpy(seen))
-    distribution = distribution_for(action)
-    np.testing.assert_allclose(recorded["value"], value, atol=1e-5)
-    expected = distribution.log_prob(parameters.numpy(), recorded["action"])
-    np.testing.assert_allclose(recorded["log_prob"], expected, atol=1e-4)
-    assert np.array_equal(actions.sent[0], recorded.get("action_sent", recorded["action"]))
-    assert np.array_equal(actions.sent[0], distribution.send(recorded["action"]))
+        parameters, value = policy.module(torch.from_numpy(given))
+    distribution = distribution_for(action, Behaviour())
+    np.testing.assert_allclose(stored["value"], value, atol=1e-5)
+    expected = distribution.log_prob(parameters.numpy(), (stored["action"],))
+    np.testing.assert_allclose(stored["log_prob"], expected, atol=1e-4)
+    assert np.array_equal(actions.sent[0], stored.get("action_sent", stored["action"]))
+    assert np.array_equal(actions.sent[0], distribution.send((stored["action"],))[0])
+
+
+def test_a_nested_action_is_recorded_leaf_by_leaf() -> None:
+    policy = made(action=Dict((("go", Discrete(2)), ("by", BOUNDED))))
+    stored = policy.recording.finish(policy.act(Inputs(seen())).drawn)
+    assert [values.shape for values in stored] == [(64,), (64, 2), (64,), (64,), (64,), (64, 2)]
+    assert [column.name for column in policy.recording.columns[:2]] == ["action.go", "action.by"]
+
+
+@pytest.mark.parametrize(
+    ("name", "action", "behaviour", "extras"),
+    [
+        ("actor-critic", Discrete(3), {}, ["log_prob", "value"]),
+        ("actor-critic", BOUNDED, {}, ["log_prob?", "value", "action_sent"]),
+        (
+            "actor-critic",
+            BOUNDED,
+            {"parameters": True, "final_value": True},
+            ["log_prob?", "value", "parameters?", "action_sent", "final_value?"],
+        ),
+        ("q-network", Discrete(3), {"parameters": True}, ["log_prob", "value", "parameters"]),
+        (f"{ZOO}:valueless", Discrete(3), {}, ["log_prob"]),
+        (f"{ZOO}:valueless", Discrete(3), {"parameters": True}, ["log_prob", "parameters"]),
+    ],
+)
+def test_what_a_policy_declares_it_records(
+    name: str, action: Any, behaviour: dict[str, Any], extras: list[str]
+) -> None:
+    policy = made(name, action, behaviour=behaviour)
+    assert [extra.name + "?" * extra.nullable for extra in policy.extras] == extras
+    assert policy.recording.final == ("final_value" if "final_value?" in extras else None)
+    stored = recorded(policy, Inputs(seen()))
+    declared = [extra for extra in policy.extras if extra.name != "final_value"]
+    assert {extra.name: (64, *extra.shape) for extra in declared} == {
+        extra.name: stored[extra.name].shape for extra in declared
+    }
+    if "parameters" in stored:
+        assert np.array_equal(stored["parameters"], policy.recompute(Inputs(seen()), policy.exploration).parameters)
 
 
 def test_equal_generators_draw_equal_actions() -> None:
-    seen = rng(1).random((64, 4), np.float32)
     one, two = made(), made()
-    assert np.array_equal(one.act(Inputs((seen,))).sent[0], two.act(Inputs((seen,))).sent[0])
-    assert not np.array_equal(
-        one.act(Inputs((seen,))).sent[0],
-        make_policy("actor-critic", OBSERVATION, Discrete(3), rng=rng(9)).act(Inputs((seen,))).sent[0],
-    )
+    other = make_policy("actor-critic", OBSERVATION, Discrete(3), rng=rng(9))
+    drawn = [policy.act(Inputs(seen())).sent[0].tolist() for policy in (one, two, other)]
+    assert drawn[0] == drawn[1] != drawn[2]
 
 
 def test_a_subclass_of_the_built_in_network_acts_by_its_own_forward() -> None:
-    seen = rng(1).random((8, 4), np.float32)
-    _, built_in, _ = made().act(Inputs((seen,))).drawn
-    _, doubled, _ = made(name=f"{ZOO}:doubling").act(Inputs((seen,))).drawn
+    _, built_in, _ = made().act(Inputs(seen(8))).drawn
+    _, doubled, _ = made(f"{ZOO}:doubling").act(Inputs(seen(8))).drawn
     np.testing.assert_allclose(doubled, 2 * built_in, atol=1e-5)
 
 
 def test_a_factory_s_network_of_the_built_in_class_acts_by_its_own_layers() -> None:
-    seen = rng(1).standard_normal((8, 4), np.float32)
-    policy = made(name=f"{ZOO}:rectified")
-    _, parameters, value = policy.act(Inputs((seen,))).drawn
+    policy = made(f"{ZOO}:rectified")
+    _, parameters, value = policy.act(Inputs(seen(8))).drawn
     with torch.no_grad():
-        expected = policy.module(torch.from_numpy(seen))
+        expected = policy.module(torch.from_numpy(seen(8)[0]))
     np.testing.assert_allclose(parameters, expected[0], atol=1e-6)
     np.testing.assert_allclose(value, expected[1], atol=1e-6)
 
 
-@pytest.mark.parametrize(
-    ("off", "told"), [((0.01, 0), "parameters 0.01"), ((0, 0.01), "value 0.01"), ((np.nan, 0), "")]
-)
+@pytest.mark.parametrize(("off", "told"), [((0.01, 0), "parameters 0.0"), ((0, 0.01), "value 0.0"), ((np.nan, 0), "")])
 def test_a_function_that_is_not_the_module_s_forward_is_refused(off: tuple[float, float], told: str) -> None:
-    network = ActorCritic((4,), 3)
+    network = ActorCritic(Mlp(4), 3)
     own = network.numpy_forward()
+    assert own is not None
 
-    def forward(observation: NDArray[Any]) -> tuple[NDArray[Any], NDArray[Any]]:
-        parameters, value = own(observation)
-        return parameters + off[0], value + off[1]
+    def forward(given: Leaves, state: Leaves) -> Any:
+        parameters, value, _ = own(given, state)
+        assert value is not None
+        return parameters + off[0], value + off[1], state
 
-    policy = TorchPolicy(
-        network,
-        flat(OBSERVATION),
-        Pipeline(OBSERVATION),
-        Discrete(3),
-        Categorical(Discrete(3)),
-        rng(),
-        make_forward=lambda: forward,
-    )
+    settings: dict[str, Any] = {"rng": rng(), "numpy_forward": lambda: forward}
     with pytest.raises(PolicyError, match=f"module ActorCritic: the function that acts answers {told}"):
-        policy.probe((rng(1).standard_normal((4, 4), np.float32),))
+        TorchPolicy(
+            network, flat(OBSERVATION), Pipeline(OBSERVATION), Discrete(3), Categorical(Discrete(3)), **settings
+        )
+
+
+def test_what_a_module_answers_may_lie_in_the_observation() -> None:
+    policy = made(f"{ZOO}:looking")
+    (observation,) = seen(5)
+    expected = observation[:, -1].tolist()
+    acted = policy.act(Inputs((observation,)))
+    observation[:] = 0
+    assert acted.drawn[-1].tolist() == expected
 
 
 @pytest.mark.parametrize(
-    "observation",
-    [
-        Box((2,), FLOAT32, (100.0, -np.inf), (101.0, np.inf)),
-        Box((2, 3), np.dtype(np.uint8), (0.0,), (255.0,)),
-        Box((), FLOAT32),
-        Discrete(5, start=-2),
-    ],
+    ("exploration", "least", "most"),
+    [(Exploration.ON, 40, 160), (Exploration.OFF, 0, 0), (Exploration.RANDOM, 120, 280)],
 )
-def test_a_policy_is_tried_on_observations_that_its_space_holds(observation: Any) -> None:
-    policy = make_policy(f"{ZOO}:remembering", observation, Discrete(3), rng=rng())
-    assert isinstance(policy.module, policy_zoo.Remembering)
-    (seen,) = (tensor.numpy() for tensor in policy.module.seen)
-    assert (seen.dtype, seen.shape) == (observation.dtype, (2, *observation.shape))
-    assert seen.any()
-    if isinstance(observation, Box):
-        flat = seen.reshape(2, -1)
-        assert (flat >= np.array(observation.low)).all()
-        assert (flat <= np.array(observation.high)).all()
-    else:
-        assert observation.outside(seen) is None
+def test_exploration_can_be_set(exploration: Exploration, least: int, most: int) -> None:
+    """Of 300 actions, those that are not the best of three; the best has a probability of about two thirds."""
+    policy = made(f"{ZOO}:constant", arguments={"parameters": [0.0, 1.4, 0.0]})
+    assert policy.exploration is Exploration.ON
+    policy.exploration = exploration
+    assert policy.exploration is exploration
+    stored = recorded(policy, Inputs(seen(300)))
+    assert least <= (stored["action"] != 1).sum() <= most
+    assert policy.absent == frozenset()
+    if exploration is Exploration.OFF:
+        assert stored["log_prob"].tolist() == [0.0] * 300
+    if exploration is Exploration.RANDOM:
+        np.testing.assert_allclose(stored["log_prob"], -np.log(3), atol=1e-6)
 
 
-def test_two_makes_begin_with_equal_weights_whatever_torch_s_generator() -> None:
-    one = made()
-    torch.manual_seed(123)
-    two = made()
-    assert one.version == two.version == 0
-    assert one.digest == two.digest == digest(weights_of(two), {}) == PolicyRecord(0, weights_of(one)).digest
-    assert one.digest != made(hidden=[32]).digest
+def test_a_density_is_absent_where_none_was_drawn_from() -> None:
+    policy = made(action=BOUNDED, behaviour={"parameters": True})
+    assert policy.absent == frozenset()
+    (mean,) = policy.act(Inputs(seen())).sent
+    policy.exploration = Exploration.OFF
+    assert policy.absent == {"log_prob"}
+    stored = recorded(policy, Inputs(seen()))
+    np.testing.assert_array_equal(stored["action"], stored["parameters"][:, :2])
+    assert not np.array_equal(mean, stored["action_sent"])
+    policy.exploration = Exploration.RANDOM
+    assert policy.absent == {"log_prob", "parameters"}
+    policy.exploration = Exploration.ON
+    assert policy.absent == frozenset()
 
 
-def test_making_leaves_torch_s_generator_as_it_was() -> None:
-    torch.manual_seed(123)
-    expected = torch.rand(3).tolist()
-    torch.manual_seed(123)
-    made()
-    assert torch.rand(3).tolist() == expected
+def test_on_is_epsilon_for_a_q_network_and_epsilon_is_nothing_for_others() -> None:
+    policy = made("q-network")
+    for wanted, found in ((Exploration.OFF, Exploration.OFF), (Exploration.ON, Exploration.EPSILON)):
+        policy.exploration = wanted
+        assert policy.exploration is found
+    policy.exploration = Exploration.EPSILON
+    with pytest.raises(PolicyError, match="exploration EPSILON: this policy's parameters are not what actions are"):
+        made().exploration = Exploration.EPSILON
 
 
-def test_policies_made_side_by_side_begin_with_equal_weights() -> None:
-    with ThreadPoolExecutor(8) as threads:
-        digests = {policy.digest for policy in threads.map(lambda _: made(hidden=[256, 256]), range(32))}
-    assert digests == {made(hidden=[256, 256]).digest}
+def test_a_q_network_takes_the_best_action_but_for_epsilon_and_says_how_likely_that_was() -> None:
+    policy = made("q-network", behaviour={"epsilon": 0.3})
+    stored = recorded(policy, Inputs(seen(2000)))
+    with torch.no_grad():
+        worth = policy.module(torch.from_numpy(seen(2000)[0]))[0].numpy()
+    best = worth.argmax(axis=1) == stored["action"]
+    np.testing.assert_allclose(stored["value"], worth.max(axis=1), atol=1e-5)
+    np.testing.assert_allclose(np.exp(stored["log_prob"]), np.where(best, 0.8, 0.1), rtol=1e-5)
+    assert abs(best.mean() - 0.8) < 0.04
+
+
+def test_a_mask_is_obeyed_and_a_missing_one_allows_all() -> None:
+    allowed = [[0, 1, 0], [1, 0, 1], [0, 0, 0]] * 100
+    infos = masks(allowed, [True, True, False] * 100)
+    for name in ("actor-critic", "q-network"):
+        policy = made(name, **MASKED)
+        for exploration in (Exploration.ON, Exploration.RANDOM, Exploration.OFF):
+            policy.exploration = exploration
+            stored = recorded(policy, Inputs(seen(300), infos))
+            action = stored["action"].reshape(100, 3)
+            assert set(action[:, 0]) == {1}
+            assert 1 not in action[:, 1]
+            assert np.array_equal(stored["log_prob"].reshape(100, 3)[:, 0], np.zeros(100))
+            if exploration is not Exploration.OFF:
+                assert set(action[:, 2]) == {0, 1, 2}
+
+
+def test_a_mask_stands_where_its_info_does() -> None:
+    other = Column("info.other", (), FLOAT64, overlap=True, nullable=True)
+    policy = made(behaviour={"mask": "allowed"}, infos=(other, ALLOWED))
+    infos = ((np.zeros(4), np.ones(4, np.bool_)), *masks([[0, 0, 1]] * 4))
+    assert policy.act(Inputs(seen(4), infos)).sent[0].tolist() == [2] * 4
+
+
+def test_a_q_network_values_by_the_best_action_that_is_allowed() -> None:
+    policy = made("q-network", **MASKED)
+    infos = masks([[0, 1, 0], [1, 0, 1], [1, 1, 1], [0, 0, 0]], [True, True, True, False])
+    with torch.no_grad():
+        worth = policy.module(torch.from_numpy(seen(4)[0]))[0].numpy()
+    expected = [worth[0, 1], worth[1, [0, 2]].max(), worth[2].max(), worth[3].max()]
+    np.testing.assert_allclose(recorded(policy, Inputs(seen(4), infos))["value"], expected, atol=1e-6)
+    np.testing.assert_allclose(policy.value(Inputs(seen(4), infos)), expected, atol=1e-6)
+    # An env allows nothing where an episode is over: then there is no value.
+    over = masks([[0, 1, 0], [0, 0, 0]])
+    assert np.isnan(policy.value(Inputs(seen(2), over))).tolist() == [False, True]
+
+
+def test_observations_are_valued_by_the_network() -> None:
+    policy = made()
+    with torch.no_grad():
+        expected = policy.module(torch.from_numpy(seen()[0]))[1]
+    np.testing.assert_allclose(policy.value(Inputs(seen())), expected, atol=1e-5)
+    with pytest.raises(PolicyError, match="module Valueless: it answers no values"):
+        made(f"{ZOO}:valueless").value(Inputs(seen()))
+
+
+@pytest.mark.parametrize("name", ["actor-critic", "q-network", "recurrent", f"{ZOO}:doubling"])
+@pytest.mark.parametrize("exploration", [Exploration.ON, Exploration.OFF, Exploration.RANDOM])
+def test_what_was_drawn_from_is_recomputed_by_another_policy_of_the_same_version(
+    name: str, exploration: Exploration
+) -> None:
+    behaviour = {"mask": "allowed", "epsilon": 0.25} if name == "q-network" else {"mask": "allowed"}
+    settings: dict[str, Any] = {"behaviour": behaviour, "infos": (ALLOWED,), **NORMALIZED}
+    acting, again = made(name, **settings), made(name, **settings)
+    given = {key: value + np.float32(0.1) for key, value in weights_of(acting).items()}
+    record = PolicyRecord(3, given, {"epsilon": 0.4} if name == "q-network" else {"temperature": 0.7})
+    acting.load(record)
+    acting.exploration = exploration
+    state = tuple(rng(2).standard_normal((64, *column.shape)).astype(np.float32) for column in acting.states)
+    infos = masks((rng(3).integers(0, 2, (64, 3)) | np.array([0, 1, 0])).tolist())
+    inputs = Inputs(seen(), infos, state)
+    acted = acting.act(inputs)
+    stored = dict(
+        zip(("action", *(extra.name for extra in acting.extras)), acting.recording.finish(acted.drawn), strict=True)
+    )
+    again.load(record)
+    assert again.digest == acting.digest == record.digest
+    parameters, value, after = again.recompute(inputs, acting.exploration)
+    np.testing.assert_allclose(again.log_prob(parameters, (stored["action"],)), stored["log_prob"], atol=1e-5)
+    assert value is not None
+    np.testing.assert_allclose(value, stored["value"], atol=1e-5)
+    for one, other in zip(after, acted.state, strict=True):
+        np.testing.assert_allclose(one, other, atol=1e-6)
 
 
 @pytest.mark.parametrize("name", ["actor-critic", f"{ZOO}:doubling"])
 def test_a_loaded_version_acts_under_its_own_digest(name: str) -> None:
-    policy = made(name=name)
+    policy = made(name)
     weights = weights_of(policy)
     weights["head.bias"][:] = [-90, 90, -90, 0.25]
     weights["head.weight"][:] = 0
-    record = PolicyRecord(5, weights, {"epsilon": 0.1})
+    record = PolicyRecord(5, weights, {"temperature": 0.5})
     policy.load(record)
     assert (policy.version, policy.digest) == (5, record.digest)
-    actions = policy.act(Inputs((rng().random((100, 4), np.float32),)))
+    actions = policy.act(Inputs(seen(100)))
     assert set(actions.sent[0].tolist()) == {1}
-    _, _, value = actions.drawn
-    assert set(value.tolist()) == {0.25 if name == "actor-critic" else 0.5}
+    assert set(actions.drawn[-1].tolist()) == {0.25 if name == "actor-critic" else 0.5}
     # What acts is a copy.
     weights["head.bias"][:] = [90, -90, -90, 0.25]
-    assert set(policy.act(Inputs((rng().random((100, 4), np.float32),))).sent[0].tolist()) == {1}
+    assert set(policy.act(Inputs(seen(100))).sent[0].tolist()) == {1}
+
+
+def test_a_version_brings_the_parameters_of_connectors() -> None:
+    policy = made(**NORMALIZED)
+    weights = weights_of(policy)
+    assert {"connectors.0.mean", "connectors.0.variance"} <= weights.keys()
+    weights["connectors.0.mean"] += 3
+    record = PolicyRecord(1, weights)
+    policy.load(record)
+    assert policy.digest == record.digest != PolicyRecord(1, weights_of(made(**NORMALIZED))).digest
+    weights["connectors.0.mean"] += 5
+    np.testing.assert_array_equal(policy.pipeline.weights["connectors.0.mean"], np.full(4, 3, FLOAT32))
+
+
+def test_a_version_s_settings_act_and_those_it_leaves_out_are_the_user_s() -> None:
+    policy = made("q-network", behaviour={"epsilon": 0.3})
+    weights = weights_of(policy)
+    for version, settings, epsilon in ((1, {"epsilon": 0.6}, 0.6), (2, {"lr": 0.1}, 0.3), (3, {"epsilon": 0}, 0.0)):
+        record = PolicyRecord(version, weights, settings)
+        policy.load(record)
+        assert (policy.behaviour.epsilon, policy.digest) == (epsilon, record.digest)
+        likely = np.unique(np.exp(recorded(policy, Inputs(seen(500)))["log_prob"]))
+        expected = sorted({epsilon / 3, 1 - epsilon * 2 / 3} - {0.0})
+        np.testing.assert_allclose(likely, expected, rtol=1e-5)
 
 
 def without_bias(weights: dict[str, Any]) -> None:
     del weights["head.bias"]
+
+
+def without_mean(weights: dict[str, Any]) -> None:
+    del weights["connectors.0.mean"]
 
 
 def with_more(weights: dict[str, Any]) -> None:
@@ -325,81 +371,163 @@ def with_infinity(weights: dict[str, Any]) -> None:
     weights["head.bias"][0] = -np.inf
 
 
+def with_infinite_mean(weights: dict[str, Any]) -> None:
+    weights["connectors.0.mean"][0] = np.inf
+
+
+def with_negative_variance(weights: dict[str, Any]) -> None:
+    weights["connectors.0.variance"][:] = -1
+
+
 @pytest.mark.parametrize(
     ("spoil", "reason", "told"),
     [
-        (without_bias, "names", "weights missing ['head.bias'], unknown []"),
-        (with_more, "names", "weights missing [], unknown ['tail.bias']"),
-        (of_other_shape, "shapes", "weight 'head.bias' is (5,) of float32, the module's is (4,) of float32"),
-        (of_other_dtype, "shapes", "weight 'head.bias' is (4,) of float64, the module's is (4,) of float32"),
-        (with_nan, "not_finite", "weight 'trunk.0.weight' is not finite"),
-        (with_infinity, "not_finite", "weight 'head.bias' is not finite"),
+        (without_bias, "names", "policy version 3: weights missing ['head.bias'], unknown []"),
+        (without_mean, "names", "policy version 3: weights missing ['connectors.0.mean'], unknown []"),
+        (with_more, "names", "policy version 3: weights missing [], unknown ['tail.bias']"),
+        (of_other_shape, "shapes", "weight 'head.bias' is (5,) of float32, the policy's is (4,) of float32"),
+        (of_other_dtype, "shapes", "weight 'head.bias' is (4,) of float64, the policy's is (4,) of float32"),
+        (with_nan, "not_finite", "policy version 3: weight 'trunk.0.weight' is not finite"),
+        (with_infinity, "not_finite", "policy version 3: weight 'head.bias' is not finite"),
+        (with_infinite_mean, "not_finite", "policy version 3: weight 'connectors.0.mean' is not finite"),
+        (with_negative_variance, "connectors", "parameters of connector 0: "),
     ],
 )
 def test_a_bad_version_is_refused_and_nothing_has_changed(spoil: Any, reason: str, told: str) -> None:
-    policy, twin = made(), made()
+    policy, twin = made(**NORMALIZED), made(**NORMALIZED)
     good = {name: value + 1 for name, value in weights_of(policy).items()}
     for either in (policy, twin):
         either.load(PolicyRecord(2, good))
     bad = {name: value + 7 for name, value in good.items()}
     spoil(bad)
-    for refuse in (policy.check, policy.load):
-        with pytest.raises(PolicyRejectedError, match=re.escape(f"{reason}: policy version 3: {told}")) as refused:
-            refuse(PolicyRecord(3, bad))
-        assert refused.value.reason == reason
+    refused_as_before(policy, twin, PolicyRecord(3, bad), reason, told)
     policy.check(PolicyRecord(3, {name: value + 9 for name, value in good.items()}))
     assert (policy.version, policy.digest) == (2, PolicyRecord(2, good).digest)
-    assert digest(weights_of(policy), {}) == policy.digest
-    seen = rng().random((50, 4), np.float32)
-    for one, other in zip(policy.act(Inputs((seen,))).drawn, twin.act(Inputs((seen,))).drawn, strict=True):
-        assert np.array_equal(one, other)
-
-
-def test_a_user_s_own_factory_gets_the_spaces_and_its_arguments() -> None:
-    policy = made(name=f"{ZOO}:constant", parameters=[-90.0, -90.0, 90.0])
-    assert isinstance(policy._module, policy_zoo.Constant)
-    seen = np.arange(12, dtype=np.float32).reshape(3, 4)
-    action, parameters, value = policy.act(Inputs((seen,))).drawn
-    assert action.tolist() == [2, 2, 2]
-    assert parameters.tolist() == [[-90.0, -90.0, 90.0]] * 3
-    assert value.tolist() == [6.0, 22.0, 38.0]
 
 
 @pytest.mark.parametrize(
-    ("name", "arguments", "told"),
+    ("name", "action", "settings", "told"),
     [
-        ("nope", {}, "policy 'nope': neither 'actor-critic' nor 'random' nor of the form module:factory"),
-        ("no_such_module:make", {}, "it cannot be imported: ModuleNotFoundError: No module named 'no_such_module'"),
-        (":make", {}, "policy ':make': it cannot be imported: ValueError"),
-        (f"{ZOO}:absent", {}, "it cannot be imported: AttributeError: module 'tests.producers.policy_zoo' has no"),
-        (f"{ZOO}:NOT_CALLABLE", {}, "it cannot be made with {}: TypeError: 'str' object is not callable"),
-        (f"{ZOO}:constant", {}, "it cannot be made with {}: TypeError: constant() missing 1 required"),
-        (f"{ZOO}:raising", {}, "it cannot be made with {}: ValueError: the weights are at home"),
-        (f"{ZOO}:no_module", {}, "the factory returned str, not a torch.nn.Module"),
-        (f"{ZOO}:halved", {}, "module Halved: weight 'layer.weight' is of torch.bfloat16, which numpy does not have"),
-        (f"{ZOO}:stateful", {}, "module Stateful: weight '_extra_state' is of str, which numpy does not have"),
-        ("actor-critic", {"depth": 3}, "it cannot be made with {'depth': 3}: TypeError"),
-        ("actor-critic", {"hidden": [-1]}, "it cannot be made with {'hidden': [-1]}: RuntimeError"),
-        (f"{ZOO}:of_other_width", {}, "module ActorCritic: forward raised for observations (2, 4) of float32: Runtime"),
-        (f"{ZOO}:answering", {"what": "no tuple"}, "module Answering: forward must answer (parameters, value)"),
-        (f"{ZOO}:answering", {"what": "no tensors"}, "module Answering: forward must answer (parameters, value)"),
-        (f"{ZOO}:answering", {"what": "three"}, "module Answering: forward must answer (parameters, value)"),
-        (f"{ZOO}:answering", {"what": "narrow"}, "parameters (2, 2) of torch.float32, not (2, 3) of float32"),
-        (f"{ZOO}:answering", {"what": "value column"}, "value (2, 1) of torch.float32, not (2,) of float32"),
-        (f"{ZOO}:answering", {"what": "double"}, "parameters (2, 3) of torch.float64, not (2, 3) of float32"),
+        ("actor-critic", Discrete(3), {"epsilon": 2}, "epsilon 2"),
+        ("actor-critic", Discrete(3), {"temperature": "hot"}, "temperature 'hot'"),
+        ("actor-critic", Discrete(3), {"noise": 0.5}, "noise 0.5: the action has choices only"),
+        ("actor-critic", BOUNDED, {"epsilon": 0.5}, "epsilon 0.5: the action has floats only"),
+        ("q-network", Discrete(3), {"epsilon": None}, "epsilon None: what actions are worth is explored by one"),
     ],
 )
-def test_a_policy_that_cannot_be_made_is_told(name: str, arguments: dict[str, Any], told: str) -> None:
-    with pytest.raises(PolicyError, match=re.escape(told)):
-        made(name=name, **arguments)
+def test_settings_that_cannot_act_are_refused_and_nothing_has_changed(
+    name: str, action: Any, settings: dict[str, Any], told: str
+) -> None:
+    policy, twin = made(name, action), made(name, action)
+    bad = {key: value + 1 for key, value in weights_of(policy).items()}
+    refused_as_before(policy, twin, PolicyRecord(3, bad, settings), "settings", told)
 
 
-def test_the_deviations_of_a_gaussian_are_learned_apart_from_observations() -> None:
-    network = ActorCritic((3,), 4, hidden=(8,), free_log_std=2)
-    assert network.log_std is not None
-    with torch.no_grad():
-        network.log_std[:] = torch.tensor([0.5, -0.5])
-        parameters, value = network(torch.rand(5, 3))
-    assert parameters.shape == (5, 4)
-    assert value.shape == (5,)
-    assert parameters[:, 2:].tolist() == [[0.5, -0.5]] * 5
+def refused_as_before(policy: TorchPolicy, twin: TorchPolicy, record: PolicyRecord, reason: str, told: str) -> None:
+    """Refuse a version, and act on as a twin that was never shown it."""
+    for refuse in (policy.check, policy.load):
+        with pytest.raises(PolicyRejectedError, match=re.escape(told)) as refused:
+            refuse(record)
+        assert refused.value.reason == reason
+    assert (policy.version, policy.digest, policy.behaviour) == (twin.version, twin.digest, twin.behaviour)
+    assert digest(weights_of(policy), {}) == policy.digest
+    for one, other in zip(policy.act(Inputs(seen())).drawn, twin.act(Inputs(seen())).drawn, strict=True):
+        assert np.array_equal(one, other)
+
+
+def test_weights_are_not_named_as_connectors_parameters_are() -> None:
+    network = ActorCritic(Mlp(4), 3)
+    network.register_buffer("x", torch.zeros(1))
+    policy = made(**NORMALIZED)
+    network.connectors = torch.nn.ModuleList([torch.nn.Module()])
+    network.connectors[0].register_buffer("mean", torch.zeros(4))
+    with pytest.raises(PolicyError, match=re.escape("weights ['connectors.0.mean'] are named as connectors' param")):
+        TorchPolicy(network, flat(OBSERVATION), policy.pipeline, Discrete(3), Categorical(Discrete(3)), rng=rng())
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
+@pytest.mark.parametrize("name", ["actor-critic", "recurrent", "convolutional", "q-network"])
+def test_a_policy_on_a_gpu_answers_what_it_does_on_the_cpu(name: str) -> None:
+    image = Box((36, 36, 3), np.dtype(np.uint8), (0.0,), (255.0,))
+    observation = image if name == "convolutional" else OBSERVATION
+    here, there = (made(name, observation=observation, device=device) for device in ("cpu", "cuda"))
+    given = examples(observation, 50)
+    state = tuple(rng(2).standard_normal((50, *column.shape)).astype(np.float32) for column in here.states)
+    there.load(PolicyRecord(1, weights_of(here)))
+    assert there.digest == PolicyRecord(1, weights_of(here)).digest
+    one, other = (policy.recompute(Inputs(given, (), state), policy.exploration) for policy in (here, there))
+    np.testing.assert_allclose(one.parameters, other.parameters, atol=1e-5)
+    np.testing.assert_allclose(one.value, other.value, atol=1e-5)  # type: ignore[arg-type]  # all of these have one
+    for before, after in zip(one.state, other.state, strict=True):
+        np.testing.assert_allclose(before, after, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    "space",
+    [
+        Discrete(3, start=-7),
+        MultiDiscrete((2,), (1 << 62, 3), (1 << 62, 0)),
+        MultiBinary((2, 3)),
+        Text(5, 2, "ab"),
+        Text(3),
+        Box((2,), FLOAT32, (-1.0, 0.5), (1.0, 0.75)),
+        Box((3,), FLOAT64, (-np.inf, 0.0, -np.inf), (np.inf, np.inf, 2.0)),
+        Box((2,), FLOAT64, (-WIDE,), (WIDE,)),
+        Box((2, 2), np.dtype(np.uint8), (0.0,), (255.0,)),
+        Box((4,), np.dtype(np.int64)),
+        Box((2,), np.dtype(np.bool_), (0.0,), (1.0,)),
+        Dict((("a", Discrete(2)), ("b", Tuple((Text(1), Box((), FLOAT32, (0.0,), (1.0,))))))),
+    ],
+)
+def test_random_actions_are_of_their_space(space: Any) -> None:
+    policy = make_policy("random", OBSERVATION, space, rng=rng())
+    actions = policy.act(Inputs(seen(300)))
+    for leaf, drawn in zip(leaves(space), actions.sent, strict=True):
+        assert leaf.space.contains(drawn.astype(leaf.space.dtype)).all()
+        assert len(np.unique(drawn.astype(str) if drawn.dtype == object else drawn, axis=0)) > 1
+    with pytest.raises(PolicyRejectedError, match="random actions have no weights"):
+        policy.load(PolicyRecord(1, {}))
+
+
+@pytest.mark.parametrize(
+    ("space", "likely"),
+    [
+        (Discrete(4), 1 / 4),
+        (MultiDiscrete((2,), (2, 3), (0, 0)), 1 / 6),
+        (MultiBinary((3,)), 1 / 8),
+        (Tuple((Discrete(4), MultiBinary((2,)))), 1 / 16),
+        (BOUNDED, None),
+        (Tuple((Discrete(4), BOUNDED)), None),
+    ],
+)
+def test_random_choices_are_recorded_with_their_probability(space: Any, likely: float | None) -> None:
+    policy = make_policy("random", OBSERVATION, space, rng=rng())
+    finished = policy.recording.finish(policy.act(Inputs(seen())).drawn)
+    if likely is None:
+        assert policy.extras == ()
+        with pytest.raises(PolicyError, match="not choices only"):
+            policy.log_prob(np.zeros((1, 0), np.float32), (np.zeros(1),))
+    else:
+        assert [extra.name for extra in policy.extras] == ["log_prob"]
+        np.testing.assert_allclose(finished[-1], np.full(64, np.log(likely)), rtol=1e-6)
+
+
+def test_random_actions_are_drawn_among_what_a_mask_allows() -> None:
+    policy = make_policy("random", OBSERVATION, Discrete(3), rng=rng(), **MASKED)
+    inputs = Inputs(seen(300), masks([[0, 1, 0], [1, 0, 1], [0, 0, 0]] * 100, [True, True, False] * 100))
+    stored = recorded(policy, inputs)
+    action, log_prob = stored["action"].reshape(100, 3), stored["log_prob"].reshape(100, 3)
+    assert [set(column) for column in action.T] == [{1}, {0, 2}, {0, 1, 2}]
+    np.testing.assert_allclose(np.exp(log_prob), np.tile([1, 1 / 2, 1 / 3], (100, 1)), rtol=1e-6)
+    again = policy.recompute(inputs, policy.exploration)
+    np.testing.assert_allclose(policy.log_prob(again.parameters, (stored["action"],)), stored["log_prob"])
+
+
+def test_random_actions_explore_in_one_way() -> None:
+    policy = make_policy("random", OBSERVATION, Discrete(3), rng=rng())
+    assert isinstance(policy, RandomPolicy)
+    for wanted in (Exploration.ON, Exploration.RANDOM):
+        policy.exploration = wanted
+        assert policy.exploration is Exploration.RANDOM
+    with pytest.raises(PolicyError, match="policy 'random': exploration OFF: it has no best action"):
+        policy.exploration = Exploration.OFF

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 if TYPE_CHECKING:
+    import numpy as np
     from numpy.typing import NDArray
 
     from penstock_producers.envs.rows import Info
@@ -36,6 +37,17 @@ class Actions(NamedTuple):
     """The action that the env is sent, an array (n, *shape) for each leaf of its space."""
     state: tuple[NDArray[Any], ...] = ()
     """The recurrent state behind the observation, which comes with the env's next one."""
+
+
+class Recomputed(NamedTuple):
+    """What a policy's weights make of n observations, before anything is drawn."""
+
+    parameters: NDArray[np.float32]
+    """(n, k), of what actions are drawn from: what a network answers, under the whole behaviour."""
+    value: NDArray[np.float32] | None
+    """(n,), or None where the policy values nothing."""
+    state: tuple[NDArray[Any], ...] = ()
+    """The recurrent state behind the observation."""
 
 
 class Policy(Protocol):
@@ -78,6 +90,14 @@ class Policy(Protocol):
 
     def act(self, inputs: Inputs) -> Actions:
         """Choose actions for n envs."""
+        ...
+
+    def recompute(self, inputs: Inputs, exploration: Exploration) -> Recomputed:
+        """Compute again what `act` drew from, when the same weights and settings were loaded and it explored so."""
+        ...
+
+    def log_prob(self, parameters: NDArray[np.float32], action: Leaves) -> NDArray[np.float32]:
+        """Give the log-probabilities, or densities, (n,) of actions as recorded that were drawn from parameters."""
         ...
 
     def value(self, inputs: Inputs) -> NDArray[Any]:

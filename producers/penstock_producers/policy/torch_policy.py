@@ -5,10 +5,17 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import torch
 
 from penstock_producers.fragment import Recording
-from penstock_producers.policy.base import Actions
+from penstock_producers.policy.base import Actions, Recomputed
+from penstock_producers.policy.behaviour import Behaviour
+from penstock_producers.policy.device import device_of
+from penstock_producers.policy.distributions import check_behaviour
+from penstock_producers.policy.forward import ModuleForward
+from penstock_producers.policy.inputs import examples
+from penstock_producers.policy.mask import mask_among
+from penstock_producers.policy.probe import compare, probe, state_columns
+from penstock_producers.policy.weights import check_weights, load_weights, weights_of
 from penstock_schemas.chunks import Exploration
 from penstock_schemas.columns import Column
 from penstock_schemas.errors import PolicyError, PolicyRejectedError
@@ -18,57 +25,83 @@ from penstock_schemas.spaces import leaves
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
+    import torch
     from numpy.typing import NDArray
 
-    from penstock_producers.policy.actor_critic import Forward
     from penstock_producers.policy.base import Inputs
     from penstock_producers.policy.distributions import Distribution
-    from penstock_producers.policy.inputs import Inputs as MakeInputs
+    from penstock_producers.policy.forward import Forward, Forwarded
+    from penstock_producers.policy.inputs import Layout
     from penstock_schemas.connectors import Pipeline
     from penstock_schemas.spaces import Leaves, Space
 
+FINAL_VALUE, LOG_PROB, PARAMETERS, VALUE = "final_value", "log_prob", "parameters", "value"
 _FLOAT32 = np.dtype(np.float32)
-# How far two float32 forwards of one function lie apart at most, relative to the largest answer: rounding only.
-_TOLERANCE = 1e-3
+_PROBED = 2
 
 
 class TorchPolicy:
-    """A module whose forward maps what `inputs` makes of n observations to action parameters (n, k) and values (n,).
+    """Acts by a module, whose forward answers parameters of a distribution, and perhaps a value and states.
 
-    Version 0 are the weights that the module came with. `make_forward` makes a function of the weights as they are
-    then that acts in the module's stead, and must be the same function as the module's own forward.
+    Version 0 are the weights that the module came with.
 
-    Raises `PolicyError` for a module whose weights are not all tensors that numpy has a dtype for.
+    Args:
+        module: `forward(inputs)` answers (parameters (n, k), value (n,) or None), float32 tensors. Where it has
+            `state_shapes`, shapes by name, `forward(inputs, states)` answers (parameters, value, next states), the
+            states being tuples of float32 tensors (n, *shape) in that order.
+        layout: how inputs are made of the observations that leave the pipeline.
+        pipeline: the connectors before it.
+        action: the space that the distribution draws from.
+        distribution: of the parameters.
+        behaviour: what acts before the first version, and what is recorded.
+        rng: draws the actions.
+        infos: the columns of the infos that come with observations.
+        device: where the module computes, by torch's name.
+        action_values: whether the parameters are what actions are worth. When ON it then explores by epsilon, and
+            records as the value what the best allowed action is worth.
+        numpy_forward: makes a function of the weights as they are then that acts in the module's stead, and is the
+            same function as the module's own forward.
+
+    Raises `PolicyError` for a module that answers something else, or has weights that numpy has no dtype for.
     """
-
-    exploration = Exploration.ON
-    states: tuple[Column, ...] = ()
-    absent: frozenset[str] = frozenset()
 
     def __init__(
         self,
         module: torch.nn.Module,
-        inputs: MakeInputs,
+        layout: Layout,
         pipeline: Pipeline,
         action: Space,
         distribution: Distribution,
-        rng: np.random.Generator,
         *,
-        make_forward: Callable[[], Forward] | None = None,
+        behaviour: Behaviour | None = None,
+        rng: np.random.Generator,
+        infos: Sequence[Column] = (),
+        device: str = "cpu",
+        action_values: bool = False,
+        numpy_forward: Callable[[], Forward] | None = None,
     ) -> None:
-        self._module = module.eval()
-        self._make_forward = make_forward
-        self._inputs = inputs
+        torch_device, mover = device_of(device)
+        self._module = module.to(torch_device).eval()
+        self._gather = layout.gather
+        # Where a module computes elsewhere, it does so for its speed.
+        self._numpy_forward = numpy_forward if torch_device.type == "cpu" else None
         self.pipeline = pipeline
-        (leaf,) = leaves(action)
-        self._action = Column.of(leaf, "action")
+        self._action = tuple(Column.of(leaf, "action") for leaf in leaves(action))
         self._distribution = distribution
+        self._own = self._behaviour = behaviour or Behaviour()
+        self._mask = None if self._own.mask is None else mask_among(self._own.mask, infos, distribution.choices)
+        self._action_values = action_values
+        self._on = Exploration.EPSILON if action_values else Exploration.ON
+        self._exploration = self._on
         self._rng = rng
-        self.version = 0
+        self.states = state_columns(module)
+        self._module_forward = ModuleForward(module, layout.structure, mover, recurrent=bool(self.states))
         weights = self._weights()
-        self.digest = digest(weights, {})
         self._expected = {name: (value.shape, value.dtype) for name, value in weights.items()}
-        self._forward = self._module_forward if make_forward is None else make_forward()
+        self._valued = self._probe()
+        self._forward = self._made_forward()
+        self.version = 0
+        self.digest = digest(weights, {})
 
     @property
     def module(self) -> torch.nn.Module:
@@ -76,10 +109,45 @@ class TorchPolicy:
         return self._module
 
     @property
+    def behaviour(self) -> Behaviour:
+        """What acts now, the settings of the version among it."""
+        return self._behaviour
+
+    @property
+    def exploration(self) -> Exploration:
+        """How it chooses now."""
+        return self._exploration
+
+    @exploration.setter
+    def exploration(self, wanted: Exploration) -> None:
+        if wanted is Exploration.EPSILON and not self._action_values:
+            raise PolicyError(
+                "exploration EPSILON: this policy's parameters are not what actions are worth; set ON, and an epsilon "
+                "in its behaviour"
+            )
+        self._exploration = self._on if wanted is Exploration.ON else wanted
+
+    @property
     def extras(self) -> tuple[Column, ...]:
-        """The log-probability of the action drawn, the value, and what the distribution adds."""
-        recorded = (Column("log_prob", (), _FLOAT32), Column("value", (), _FLOAT32))
-        return (*recorded, *self._distribution.columns)
+        """The log-probability, the value, the parameters, what was sent, the last value: those that there are."""
+        nullable = not self._distribution.discrete
+        extras = [Column(LOG_PROB, (), _FLOAT32, nullable=nullable)]
+        if self._valued:
+            extras.append(Column(VALUE, (), _FLOAT32))
+        if self._own.parameters:
+            extras.append(Column(PARAMETERS, (self._distribution.parameters,), _FLOAT32, nullable=nullable))
+        extras += self._distribution.columns
+        if self._own.final_value:
+            extras.append(Column(FINAL_VALUE, (), _FLOAT32, nullable=True))
+        return tuple(extras)
+
+    @property
+    def absent(self) -> frozenset[str]:
+        """A density is that of what is drawn by it; and what is uniform is drawn by no parameters."""
+        if self._distribution.discrete or self._exploration in {Exploration.ON, Exploration.EPSILON}:
+            return frozenset()
+        drawn_without = {PARAMETERS} if self._own.parameters and self._exploration is Exploration.RANDOM else set()
+        return frozenset({LOG_PROB} | drawn_without)
 
     @property
     def mapping(self) -> str:
@@ -88,105 +156,110 @@ class TorchPolicy:
 
     @property
     def recording(self) -> Recording:
-        """The action, its distribution's parameters, the value: the log-probability follows from these."""
-        parameters = Column("parameters", (self._distribution.parameters,), _FLOAT32)
-        return Recording((self._action, parameters, Column("value", (), _FLOAT32)), self._finish)
+        """The action, what it was drawn from, the value: the log-probability and what was sent follow from these."""
+        columns = [*self._action, Column(PARAMETERS, (self._distribution.parameters,), _FLOAT32)]
+        if self._valued:
+            columns.append(Column(VALUE, (), _FLOAT32))
+        return Recording(tuple(columns), self._finish, FINAL_VALUE if self._own.final_value else None)
 
     def act(self, inputs: Inputs) -> Actions:
         """Choose actions for n envs."""
-        parameters, value = self._forward(self._inputs(inputs.observation))
-        action = self._distribution.draw(parameters, self._rng)
-        return Actions((action, parameters, value), (self._distribution.send(action),))
+        parameters, value, state = self._choose(inputs, self._exploration)
+        drawn = self._distribution.draw(parameters, self._rng, self._exploration)
+        recorded = (*drawn, parameters) if value is None else (*drawn, parameters, value)
+        return Actions(recorded, self._distribution.send(drawn), state)
 
-    def _finish(self, drawn: Sequence[NDArray[Any]]) -> Sequence[NDArray[Any]]:
-        action, parameters, value = drawn
-        finished = [action, self._distribution.log_prob(parameters, action), value]
-        return [*finished, self._distribution.send(action)] if self._distribution.columns else finished
+    def recompute(self, inputs: Inputs, exploration: Exploration) -> Recomputed:
+        """Compute again what actions were drawn from, as `act` did when the same weights and settings were loaded."""
+        return Recomputed(*self._choose(inputs, exploration))
 
-    def probe(self, observation: Leaves) -> None:
-        """Raise `PolicyError` unless the module answers n observations as it must, and acts by its answer."""
-        given = self._inputs(observation)
-        what = f"module {type(self._module).__name__}"
-        try:
-            with torch.inference_mode():
-                answer = self._module(_tensor(given))
-        except Exception as error:
-            arrays = ", ".join(f"{leaf.shape} of {leaf.dtype}" for leaf in observation)
-            told = f"{arrays}: {type(error).__name__}: {error}"
-            raise PolicyError(f"{what}: forward raised for observations {told}") from error
-        n, k = len(observation[0]), self._distribution.parameters
-        if not (isinstance(answer, tuple) and [type(part) for part in answer] == [torch.Tensor] * 2):
-            raise PolicyError(f"{what}: forward must answer (parameters, value), two tensors")
-        for name, tensor, shape in zip(("parameters", "value"), answer, ((n, k), (n,)), strict=True):
-            if tuple(tensor.shape) != shape or tensor.dtype != torch.float32:
-                found = f"{tuple(tensor.shape)} of {tensor.dtype}"
-                raise PolicyError(f"{what}: {name} {found}, not {shape} of float32")
-        if self._make_forward is None:
-            return
-        for name, acted, tensor in zip(("parameters", "value"), self._forward(given), answer, strict=True):
-            expected = tensor.numpy()
-            distance = np.abs(acted - expected).max()
-            # Not the other way round: a distance that is no number is too far as well.
-            if not distance <= _TOLERANCE * max(1.0, np.abs(expected).max()):
-                raise PolicyError(
-                    f"{what}: the function that acts answers {name} {distance:g} off the module's forward"
-                )
+    def log_prob(self, parameters: NDArray[np.float32], action: Leaves) -> NDArray[np.float32]:
+        """Give the log-probabilities (n,) of actions as recorded, which were drawn from parameters (n, k)."""
+        return self._distribution.log_prob(parameters, action)
 
-    def value(self, inputs: Inputs) -> NDArray[Any]:
-        """Value n observations, shape (n,)."""
-        return self._forward(self._inputs(inputs.observation))[1]
+    def value(self, inputs: Inputs) -> NDArray[np.float32]:
+        """Value n observations, shape (n,); NaN where no action is allowed."""
+        parameters, value, _ = self._forward(self._gather(inputs.observation), inputs.state)
+        if self._action_values:
+            value = _best(parameters, None if self._mask is None else self._mask(inputs.infos))
+            value[np.isneginf(value)] = np.nan
+        if value is None:
+            raise PolicyError(f"module {type(self._module).__name__}: it answers no values")
+        return value
 
     def check(self, record: PolicyRecord) -> None:
-        """Raise `PolicyRejectedError` unless a version's weights have the module's names, shapes and dtypes."""
-        _check_weights(record, self._expected)
+        """Raise `PolicyRejectedError` unless names, shapes and dtypes are the policy's, and all numbers can act."""
+        check_weights(record, self._expected)
+        self.pipeline.check(record.weights)
+        self._with(record.settings)
 
     def load(self, record: PolicyRecord) -> None:
-        """Load a version's weights; the digest is computed from what was loaded."""
+        """Load a version's weights, connectors' parameters and settings; the digest is that of what was loaded."""
         self.check(record)
-        self._module.load_state_dict({name: torch.from_numpy(value.copy()) for name, value in record.weights.items()})
-        if self._make_forward is not None:
-            self._forward = self._make_forward()
+        connectors = self.pipeline.weights.keys()
+        load_weights(self._module, {name: value for name, value in record.weights.items() if name not in connectors})
+        self.pipeline.load({name: record.weights[name].copy() for name in connectors})
+        self._behaviour = self._with(record.settings)
+        self._forward = self._made_forward()
         self.version = record.version
         self.digest = digest(self._weights(), record.settings)
 
+    def _choose(self, inputs: Inputs, exploration: Exploration) -> Forwarded:
+        parameters, value, state = self._forward(self._gather(inputs.observation), inputs.state)
+        mask = None if self._mask is None else self._mask(inputs.infos)
+        behaved = self._distribution.behave(parameters, mask, self._behaviour, exploration)
+        if self._action_values:
+            value = _best(parameters, mask)
+        return behaved, value, state
+
+    def _finish(self, drawn: Sequence[NDArray[Any]]) -> Sequence[NDArray[Any]]:
+        count = len(self._action)
+        action, (parameters, *value) = tuple(drawn[:count]), drawn[count:]
+        recorded = [*action, self._distribution.log_prob(parameters, action), *value]
+        if self._own.parameters:
+            recorded.append(parameters)
+        return [*recorded, *self._distribution.send(action)] if self._distribution.columns else recorded
+
+    def _probe(self) -> bool:
+        """Try the module, and the function that acts in its stead; tell whether observations are valued."""
+        module = self._module
+        given = self._gather(examples(self.pipeline.space, _PROBED))
+        state = tuple(np.zeros((_PROBED, *column.shape), column.dtype) for column in self.states)
+        answered = probe(module, self._module_forward, given, state, self._distribution.parameters)
+        if self._numpy_forward is not None:
+            compare(module, self._numpy_forward(), given, state, answered)
+        valued = self._action_values or answered[1] is not None
+        if self._own.final_value and not valued:
+            raise PolicyError(
+                f"behaviour: final_value: module {type(module).__name__} answers None for values; have it answer them, "
+                "or leave final_value out"
+            )
+        return valued
+
+    def _made_forward(self) -> Forward:
+        return self._module_forward if self._numpy_forward is None else self._numpy_forward()
+
+    def _with(self, settings: Mapping[str, Any]) -> Behaviour:
+        behaviour = self._own.with_settings(settings)
+        if self._action_values and behaviour.epsilon is None:
+            raise PolicyRejectedError("settings", "epsilon None: what actions are worth is explored by one; publish it")
+        try:
+            check_behaviour(self._distribution, behaviour)
+        except PolicyError as error:
+            raise PolicyRejectedError("settings", str(error)) from error
+        return behaviour
+
     def _weights(self) -> dict[str, NDArray[Any]]:
-        weights: dict[str, NDArray[Any]] = {}
-        for name, value in self._module.state_dict().items():
-            try:
-                weights[name] = _numpy(value)
-            except (AttributeError, TypeError) as error:
-                kind = getattr(value, "dtype", type(value).__name__)
-                raise PolicyError(
-                    f"module {type(self._module).__name__}: weight {name!r} is of {kind}, which numpy does not have: "
-                    "keep weights in float32, and cast in forward"
-                ) from error
-        return weights
-
-    def _module_forward(self, given: Any) -> tuple[NDArray[Any], NDArray[Any]]:
-        with torch.inference_mode():
-            parameters, value = self._module(given)
-        # Copies: a module may answer a view of the observation, which is the env's to overwrite.
-        return _numpy(parameters).copy(), _numpy(value).copy()
+        weights, parameters = weights_of(self._module), self.pipeline.weights
+        if twice := sorted(weights.keys() & parameters.keys()):
+            raise PolicyError(
+                f"module {type(self._module).__name__}: weights {twice} are named as connectors' parameters are; "
+                "rename them"
+            )
+        return weights | parameters
 
 
-def _tensor(given: Any) -> Any:
-    return torch.from_numpy(given) if isinstance(given, np.ndarray) else given
-
-
-def _numpy(value: torch.Tensor) -> NDArray[Any]:
-    array: NDArray[Any] = value.detach().cpu().numpy()
-    return array
-
-
-def _check_weights(record: PolicyRecord, own: Mapping[str, tuple[tuple[int, ...], np.dtype[Any]]]) -> None:
-    what = f"policy version {record.version}"
-    missing, unknown = sorted(own.keys() - record.weights.keys()), sorted(record.weights.keys() - own.keys())
-    if missing or unknown:
-        raise PolicyRejectedError("names", f"{what}: weights missing {missing}, unknown {unknown}")
-    for name, value in record.weights.items():
-        shape, dtype = own[name]
-        if value.shape != shape or value.dtype != dtype:
-            detail = f"{what}: weight {name!r} is {value.shape} of {value.dtype}, the module's is {shape} of {dtype}"
-            raise PolicyRejectedError("shapes", detail)
-        if value.dtype.kind == "f" and not np.isfinite(value).all():
-            raise PolicyRejectedError("not_finite", f"{what}: weight {name!r} is not finite")
+def _best(values: NDArray[np.float32], mask: NDArray[Any] | None) -> NDArray[np.float32]:
+    """What the best allowed action is worth, shape (n,); -inf where none is allowed."""
+    most: NDArray[np.float32] = (values if mask is None else np.where(mask != 0, values, -np.inf)).max(axis=1)
+    return most

@@ -1,0 +1,77 @@
+"""Fully connected layers: as a torch module, and as the same function in numpy."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from torch import Tensor, nn
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from numpy.typing import NDArray
+
+
+class Mlp(nn.Sequential):
+    """Linear layers over flattened observations, each followed by a tanh.
+
+    Args:
+        inputs: how many numbers one observation has.
+        hidden: the widths of the layers; none passes the flattened observations on.
+
+    Attributes:
+        width: how many numbers come out.
+    """
+
+    def __init__(self, inputs: int, hidden: Sequence[int] = (64, 64)) -> None:
+        layers: list[nn.Module] = []
+        for before, after in pairwise((inputs, *checked_widths(hidden))):
+            layers += [nn.Linear(before, after), nn.Tanh()]
+        super().__init__(*layers)
+        self.width = (inputs, *hidden)[-1]
+
+    def forward(self, observation: Tensor) -> Tensor:
+        """Map observations (n, *shape) to (n, `width`)."""
+        flat = observation.reshape(len(observation), -1).float()
+        features: Tensor = super().forward(flat)  # type: ignore[no-untyped-call]  # torch's
+        return features
+
+
+def checked_widths(hidden: Sequence[Any]) -> Sequence[int]:
+    """Give the widths of layers back; raises `ValueError` where one is no positive whole number."""
+    if not all(isinstance(width, int) and width > 0 for width in hidden):
+        raise ValueError(f"hidden layers of the widths {list(hidden)}: each is a whole number above 0")
+    return hidden
+
+
+def numpy_layers(mlp: Mlp) -> Callable[[NDArray[Any]], NDArray[Any]]:
+    """Make the same function as `mlp(observation)` in numpy, of the weights as they are now.
+
+    At an env's batch sizes a torch operation costs more to call than to compute. What it answers may be a view of the
+    observation where there are no layers.
+    """
+    layers = [numpy_linear(layer) for layer in mlp if isinstance(layer, nn.Linear)]
+
+    def forward(observation: NDArray[Any]) -> NDArray[Any]:
+        out: NDArray[Any] = observation.reshape(len(observation), -1).astype(np.float32, copy=False)
+        for layer in layers:
+            out = layer(out)
+            np.tanh(out, out=out)
+        return out
+
+    return forward
+
+
+def numpy_linear(layer: nn.Linear) -> Callable[[NDArray[Any]], NDArray[Any]]:
+    """Make the same function as a linear layer in numpy, of the weights as they are now."""
+    # A copy of its own, laid out for the product; the module's weights may change under a view.
+    weight, bias = (np.array(of.detach().cpu().numpy(), order="C") for of in (layer.weight.T, layer.bias))
+
+    def forward(values: NDArray[Any]) -> NDArray[Any]:
+        out: NDArray[Any] = values @ weight
+        out += bias
+        return out
+
+    return forward
