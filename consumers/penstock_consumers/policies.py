@@ -1,4 +1,7 @@
-"""Publishing policies: a version is kept in the store, then announced to the producers."""
+"""Publishing policies: a version is kept in the store, then announced to the producers.
+
+Weights that fit travel with the announcement; larger ones the producers read from the store.
+"""
 
 from __future__ import annotations
 

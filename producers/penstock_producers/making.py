@@ -12,13 +12,15 @@ from penstock_schemas.errors import SettingsError
 from penstock_schemas.stream import StreamSpec
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping, Sequence
 
     import numpy as np
 
     from penstock_producers.envs import Envs, Seeds
     from penstock_producers.policy import Policy
     from penstock_producers.settings import ProducerSettings
+
+_DESCRIBED = "--env-arguments, --wrappers, --policy-arguments, --behaviour or --connectors"
 
 
 def env_source(settings: ProducerSettings) -> EnvSource:
@@ -51,35 +53,86 @@ def make_env(settings: ProducerSettings, seeds: Seeds, clock: Callable[[], float
     )
 
 
-def describe(settings: ProducerSettings, env: Envs, rng: np.random.Generator) -> tuple[StreamSpec, Policy]:
-    """Make the policy for envs, and describe the stream that the two give."""
-    policy = make_policy(
-        settings.policy,
+def make_described(
+    settings: ProducerSettings, env: Envs, rng: np.random.Generator, metrics: Sequence[str] = ()
+) -> tuple[StreamSpec, Policy]:
+    """Make the policy that the settings describe for envs, and describe the stream that the two give."""
+    return describe(
+        settings.stream,
+        env,
+        {"id": settings.env, "arguments": settings.env_arguments, "wrappers": settings.wrappers},
+        policy=settings.policy,
+        arguments=settings.policy_arguments,
+        behaviour=settings.behaviour,
+        connectors=settings.connectors,
+        metrics=metrics,
+        rng=rng,
+        device=settings.device,
+    )
+
+
+def describe(
+    stream: str,
+    env: Envs,
+    origin: Mapping[str, Any],
+    *,
+    policy: str,
+    arguments: Mapping[str, Any] | None = None,
+    behaviour: Mapping[str, Any] | None = None,
+    connectors: Sequence[Mapping[str, Any]] = (),
+    metrics: Sequence[str] = (),
+    rng: np.random.Generator,
+    device: str = "cpu",
+) -> tuple[StreamSpec, Policy]:
+    """Make a policy for envs, and describe the stream that the two give.
+
+    Args:
+        stream: the stream's name.
+        env: the envs.
+        origin: how the env is made again, in values that JSON has.
+        policy: what `make_policy` knows it as; `arguments`, `behaviour`, `connectors`, `rng` and `device` are as
+            there.
+        arguments: of the policy.
+        behaviour: of the policy.
+        connectors: before the policy.
+        metrics: the names of what callbacks measure of an episode.
+        rng: draws the actions.
+        device: where the policy computes.
+    """
+    made = make_policy(
+        policy,
         env.observation_space,
         env.action_space,
-        arguments=settings.policy_arguments,
+        arguments=arguments,
+        behaviour=behaviour,
+        connectors=connectors,
+        infos=env.infos,
         rng=rng,
+        device=device,
     )
-    spec = _spec(
-        settings.stream,
+    spec = StreamSpec(
+        stream,
         env.observation_space,
         env.action_space,
         env.reward_dtype,
-        policy.extras,
+        made.extras,
         env.infos,
-        env={"id": settings.env, "arguments": settings.env_arguments, "wrappers": settings.wrappers},
-        policy={"name": settings.policy, "arguments": settings.policy_arguments, "mapping": policy.mapping},
+        states=made.states,
+        metrics=tuple(metrics),
+        env=origin,
+        policy={
+            "name": policy,
+            "arguments": dict(arguments or {}),
+            "behaviour": dict(behaviour or {}),
+            "connectors": [dict(connector) for connector in connectors],
+            "mapping": made.mapping,
+        },
     )
-    return spec, policy
-
-
-def _spec(*columns: Any, **described: Any) -> StreamSpec:
-    spec = StreamSpec(*columns, **described)
     try:
         spec.canonical  # noqa: B018  (made here, so that what JSON cannot hold is refused here)
     except (TypeError, ValueError) as error:
-        raise SettingsError(f"--env-arguments, --wrappers or --policy-arguments: no plain JSON: {error}") from error
-    return spec
+        raise SettingsError(f"{_DESCRIBED}: no plain JSON: {error}") from error
+    return spec, made
 
 
 def _autoreset(name: str | None) -> AutoresetMode | None:

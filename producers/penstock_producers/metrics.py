@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+from prometheus_client import CollectorRegistry, Counter, Enum, Gauge, Histogram
 
+from penstock_producers.measured import MeasuredStatistics
+from penstock_schemas.chunks import Exploration
 from penstock_schemas.service import MESSAGE_BYTES, SECONDS, EpisodeStatistics, Health, build_info
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
+
+    import numpy as np
+    from numpy.typing import NDArray
 
     from penstock_producers.fragment import ClosedFragment
     from penstock_schemas.errors import PolicyRejectedError
@@ -25,26 +30,25 @@ class ProducerMetrics:
         build_info(registry, "producer")
         self._health = health
         self._statistics = EpisodeStatistics(registry, _PREFIX)
-        self._steps = Counter(f"{_PREFIX}_steps", "Environment steps recorded.", registry=registry)
-        self._episodes = Counter(f"{_PREFIX}_episodes", "Episodes that ended of themselves.", registry=registry)
-        self._aborts = Counter(
-            f"{_PREFIX}_aborted_episodes",
-            "Episodes that a fault of their env ended, by its kind.",
-            ["kind"],
-            registry=registry,
-        )
-        self._left_out = Counter(
-            f"{_PREFIX}_infos_left_out",
-            "Values of infos that their column cannot hold, by key.",
-            ["key"],
-            registry=registry,
-        )
+        self._measured = MeasuredStatistics(registry, _PREFIX)
+        self._counters: dict[str, Counter] = {}
+
+        def counter(name: str, meaning: str, *labels: str) -> Counter:
+            return self._counters.setdefault(name, Counter(f"{_PREFIX}_{name}", meaning, labels, registry=registry))
+
+        def gauge(name: str, meaning: str) -> Gauge:
+            return Gauge(f"{_PREFIX}_{name}", meaning, registry=registry)
+
+        self._starts = counter("starts", "Begin records in the log.")
+        self._incarnation = gauge("incarnation", "The offset of this start's begin record.")
+        self._steps = counter("steps", "Environment steps recorded.")
+        self._episodes = counter("episodes", "Episodes that ended of themselves.")
+        self._aborts = counter("aborted_episodes", "Episodes that a fault of their env ended, by its kind.", "kind")
+        self._left_out = counter("infos_left_out", "Values of infos that their column cannot hold, by key.", "key")
         self._left_out_before: dict[str, int] = {}
-        self._fragments = Counter(f"{_PREFIX}_fragments", "Fragments closed.", registry=registry)
-        self._messages = Counter(f"{_PREFIX}_messages", "Messages acknowledged by the log.", registry=registry)
-        self._bytes = Counter(
-            f"{_PREFIX}_published_bytes", "Bytes acknowledged by the log, headers included.", registry=registry
-        )
+        self._fragments = counter("fragments", "Fragments closed.")
+        self._messages = counter("messages", "Messages acknowledged by the log.")
+        self._bytes = counter("published_bytes", "Bytes acknowledged by the log, headers included.")
         self._message_bytes = Histogram(
             f"{_PREFIX}_message_bytes", "Sizes of messages.", buckets=MESSAGE_BYTES, registry=registry
         )
@@ -54,27 +58,64 @@ class ProducerMetrics:
             buckets=SECONDS,
             registry=registry,
         )
-        self._in_flight = Gauge(
-            f"{_PREFIX}_in_flight_bytes", "Bytes that wait for an acknowledgement.", registry=registry
+        self._in_flight = gauge("in_flight_bytes", "Bytes that wait for an acknowledgement.")
+        self._waiting = gauge("log_unavailable", "1 while the log does not take messages, else 0.")
+        self._version = gauge("policy_version", "The policy version that acts.")
+        self._loaded = gauge(
+            "policy_loaded_timestamp_seconds", "When the policy that acts was loaded or, before the first load, made."
         )
-        self._waiting = Gauge(
-            f"{_PREFIX}_log_unavailable", "1 while the log does not take messages, else 0.", registry=registry
+        self._lag = gauge(
+            "policy_lag_versions",
+            "How far the version that acts is behind the newest that was announced and not refused.",
         )
-        self._version = Gauge(f"{_PREFIX}_policy_version", "The policy version that acts.", registry=registry)
-        self._loaded = Gauge(
-            f"{_PREFIX}_policy_loaded_timestamp_seconds",
-            "When the policy that acts was loaded or, before the first load, made.",
+        self._waited = counter(
+            "policy_wait_seconds",
+            "Time that the environments stood still for want of a policy version, by reason.",
+            "reason",
+        )
+        self._exploration = Enum(
+            f"{_PREFIX}_exploration",
+            "How actions are chosen now.",
+            states=[exploration.name.lower() for exploration in Exploration],
             registry=registry,
         )
-        self._rejected = Counter(
-            f"{_PREFIX}_policies_rejected", "Policy versions not loaded, by reason.", ["reason"], registry=registry
-        )
-        self._incarnation = Gauge(
-            f"{_PREFIX}_incarnation", "The offset of this start's begin record.", registry=registry
-        )
+        self._rejected = counter("policies_rejected", "Policy versions not loaded, by reason.", "reason")
+
+    def counts(self) -> list[Any]:
+        """What the counters show, as JSON: a name, labels and a number each."""
+        return [
+            [name, sample.labels, sample.value]
+            for name, counter in self._counters.items()
+            for family in counter.collect()
+            for sample in family.samples
+            if sample.name.endswith("_total")
+        ]
+
+    def resume(self, counts: list[Any]) -> None:
+        """Go on from what `counts` answered; a counter that is no more is left out.
+
+        Raises `TypeError` or `ValueError` where it did not answer that.
+        """
+        for name, labels, count in counts:
+            counter = self._counters.get(name)
+            if counter is not None:
+                (counter.labels(**labels) if labels else counter).inc(count)
+
+    def lag_is(self, lag: Callable[[], int]) -> None:
+        """Name who tells how many versions the policy lags behind, whenever it is asked."""
+        self._lag.set_function(lag)
+
+    def waited(self, reason: str, seconds: float) -> None:
+        """The environments stood still for want of a policy version."""
+        self._waited.labels(reason).inc(seconds)
+
+    def measured(self, values: Mapping[str, NDArray[np.float64]]) -> None:
+        """Callbacks measured episodes: by name an item an episode."""
+        self._measured.observe(values)
 
     def began(self, incarnation: int) -> None:
         """The begin record is in the log."""
+        self._starts.inc()
         self._incarnation.set(incarnation)
 
     def acted(self, fragment: ClosedFragment) -> None:
@@ -97,9 +138,10 @@ class ProducerMetrics:
             self._left_out.labels(key).inc(count - self._left_out_before.get(key, 0))
             self._left_out_before[key] = count
 
-    def loaded(self, version: int, now: float) -> None:
-        """A policy version acts, from the time `now` in seconds since the epoch."""
+    def loaded(self, version: int, exploration: Exploration, now: float) -> None:
+        """A policy version acts, and how it explores, from the time `now` in seconds since the epoch."""
         self._version.set(version)
+        self._exploration.state(exploration.name.lower())
         self._loaded.set(now)
 
     def rejected(self, error: PolicyRejectedError) -> None:

@@ -11,11 +11,14 @@ import torch
 from prometheus_client import CollectorRegistry
 from threadpoolctl import threadpool_limits
 
+from penstock_producers.callbacks import attach, make_callbacks
+from penstock_producers.counts import kept
 from penstock_producers.envs import Seeds
-from penstock_producers.making import describe, make_env
+from penstock_producers.making import make_described, make_env
 from penstock_producers.metrics import ProducerMetrics
-from penstock_producers.policy import PolicyWatcher
+from penstock_producers.policy.weights_store import WeightsStore
 from penstock_producers.publisher import Publisher, PublishLimits, message_room
+from penstock_producers.refresh import Refresh, RefreshRules
 from penstock_producers.rollout import Rollout
 from penstock_schemas.errors import EnvError, LogUnavailableError
 from penstock_schemas.log.kafka import KafkaLog
@@ -27,8 +30,8 @@ if TYPE_CHECKING:
 
     from penstock_producers.envs import Envs
     from penstock_producers.fragment import ClosedFragment
+    from penstock_producers.policy.fetcher import Weights
     from penstock_producers.settings import ProducerSettings
-    from penstock_schemas.errors import PolicyRejectedError
     from penstock_schemas.log import Log
 
 _LOG = logging.getLogger(__name__)
@@ -40,9 +43,10 @@ _T = TypeVar("_T")
 def serve(settings: ProducerSettings, stop: threading.Event) -> None:
     """Run a producer until `stop`."""
     use_one_thread()
-    health = Health("log", "env", clock=time.monotonic, beat_limit=settings.liveness_seconds)
+    health = Health("log", "env", "policy", clock=time.monotonic, beat_limit=settings.liveness_seconds)
     registry = CollectorRegistry()
     metrics = ProducerMetrics(registry, health)
+    weights = WeightsStore(settings.store, settings.max_policy_bytes) if settings.store else None
     log = KafkaLog(
         settings.bootstrap_servers,
         client_id=settings.producer_id,
@@ -54,7 +58,7 @@ def serve(settings: ProducerSettings, stop: threading.Event) -> None:
         seeds = Seeds(settings.seed, settings.producer_id)
         env = make_env(settings, seeds, time.monotonic)
         try:
-            produce(settings, env, seeds, log, metrics, health, stop)
+            produce(settings, env, seeds, log, weights, metrics, health, stop)
         finally:
             env.close()
 
@@ -70,19 +74,34 @@ def produce(
     env: Envs,
     seeds: Seeds,
     log: Log,
+    weights: Weights | None,
     metrics: ProducerMetrics,
     health: Health,
     stop: threading.Event,
 ) -> None:
     """Step `env` and publish to `log` until `stop`, then end the incarnation.
 
+    Policies too large for a message are read from `weights`; without it they are refused.
+
     While the log does not answer it waits, also at its start, and says why.
 
     Raises `EnvError` where the env breaks: what it had given before is published, and its open episodes are aborted
     with the error.
     """
-    spec, policy = describe(settings, env, seeds.actions())
-    metrics.loaded(policy.version, time.time())
+    callbacks = make_callbacks(settings.callbacks)
+    spec, policy = make_described(settings, env, seeds.actions(), callbacks.metrics)
+    refresh = Refresh(
+        policy,
+        RefreshRules(settings.first_policy, settings.max_policy_lag, settings.on_policy_lag),
+        weights=weights,
+        observer=metrics,
+        health=health,
+        stop=stop,
+        clock=time.monotonic,
+        wall=time.time,
+    )
+    metrics.lag_is(lambda: refresh.lag)
+    runner = attach(callbacks, env)
     limits = PublishLimits(settings.max_message_bytes, settings.max_in_flight_bytes)
     rollout = Rollout(
         env,
@@ -94,19 +113,16 @@ def produce(
         cut_steps=settings.cut_steps,
         clock=time.monotonic,
         beat=health.beat,
+        observer=runner,
+        interrupt=refresh.due,
     )
     health.ready("env")
     patience = _Patience(settings.grace_seconds, health, stop)
 
-    def reject(error: PolicyRejectedError) -> None:
-        _LOG.warning("not loaded, the last good policy acts on: %s", error)
-        metrics.rejected(error)
-
-    def begin(opened: ExitStack) -> tuple[PolicyWatcher, Publisher]:
+    def begin(opened: ExitStack) -> Publisher:
         log.create(settings.rollouts_topic, partitions=settings.partitions)
         log.create(settings.policies_topic, compacted=True)
-        watcher = PolicyWatcher(log, settings.policies_topic, check=policy.check, rejected=reject)
-        opened.enter_context(watcher)
+        opened.enter_context(refresh.watch(log, settings.policies_topic))
         publisher = Publisher(
             log,
             settings.rollouts_topic,
@@ -118,27 +134,30 @@ def produce(
             while_waiting=patience,
             clock=time.monotonic,
         )
-        return watcher, opened.enter_context(publisher)
+        return opened.enter_context(publisher)
 
     def publish(fragment: ClosedFragment) -> None:
         metrics.acted(fragment)
         metrics.left_out(env.unstorable)
         publisher.publish(fragment.batches)
+        if runner is not None:
+            metrics.measured(runner.take())
+            runner.closed(fragment)
 
-    with ExitStack() as opened:
+    owner = {"producer": settings.producer_id, "stream": settings.stream}
+    with kept(settings.state, owner, metrics), ExitStack() as opened:
         begun = _once_the_log_answers(begin, opened, metrics, health, stop)
         if begun is None:
             return
-        watcher, publisher = begun
+        publisher = begun
         metrics.began(publisher.incarnation)
         _LOG.info("incarnation %d of %s began", publisher.incarnation, settings.producer_id)
         reason = "shutdown"
         try:
             while not stop.is_set():
-                if (newer := watcher.take()) is not None:
-                    policy.load(newer)
-                    metrics.loaded(newer.version, time.time())
-                publish(rollout.fragment())
+                refresh.renew()
+                if not stop.is_set():
+                    publish(rollout.fragment())
         except EnvError as error:
             reason = f"env_error: {error}"
             publish(rollout.close())

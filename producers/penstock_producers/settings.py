@@ -3,16 +3,22 @@
 from __future__ import annotations
 
 import socket
-from typing import Annotated, Any, Literal, TypeAlias
+from pathlib import Path
+from typing import Annotated, Any, Literal, Self, TypeAlias
 
-from pydantic import Field, StringConstraints
+from pydantic import Field, StringConstraints, model_validator
 from pydantic_settings import SettingsConfigDict
 
 from penstock_producers.envs import Vectorization
+from penstock_producers.refresh import FirstPolicy, OnPolicyLag
 from penstock_schemas.service import ServiceSettings
 
-# By another name here, since pydantic needs it at run time.
+# By other names here, since pydantic needs them at run time.
 VectorizationName: TypeAlias = Vectorization
+FirstPolicyName: TypeAlias = FirstPolicy
+OnPolicyLagName: TypeAlias = OnPolicyLag
+StatePath: TypeAlias = Path
+Described: TypeAlias = Annotated[list[dict[str, Any]], Field(default_factory=list)]
 ProducerId: TypeAlias = Annotated[str, StringConstraints(pattern=r"^[a-zA-Z0-9._-]{1,200}$")]
 Positive: TypeAlias = Annotated[int, Field(ge=1)]
 Seed: TypeAlias = Annotated[int, Field(ge=0)]
@@ -34,7 +40,7 @@ class ProducerSettings(ServiceSettings):
     num_envs: Positive = 64
     """How many environments it steps."""
 
-    wrappers: Annotated[list[dict[str, Any]], Field(default_factory=list)]
+    wrappers: Described
     """Wrappers around each environment, the innermost first, as a JSON list of {"name": "module:Class" or a name in
     gymnasium.wrappers, "arguments": {…}}."""
 
@@ -70,10 +76,44 @@ class ProducerSettings(ServiceSettings):
     """How long an environment that broke rests before it is made anew; doubled each time in a row, up to 30 s."""
 
     policy: str = "actor-critic"
-    """The policy: actor-critic, random, or module:factory."""
+    """The policy: actor-critic, recurrent, convolutional, q-network, random, or module:factory."""
 
     policy_arguments: Annotated[dict[str, Any], Field(default_factory=dict)]
     """Keyword arguments for the policy, as JSON."""
+
+    behaviour: Annotated[dict[str, Any], Field(default_factory=dict)]
+    """What is made of the policy's answer before an action is drawn and sent, as JSON: mask, mapping, epsilon,
+    temperature, noise, parameters, final_value."""
+
+    connectors: Described
+    """What observations go through on their way to the policy, in this order, as a JSON list of {"name": a built-in
+    one's or "module:factory", "arguments": {…}}."""
+
+    device: str = "cpu"
+    """The device that the policy computes on, as torch names it."""
+
+    first_policy: FirstPolicyName = "act"
+    """What happens before the first version of the policy: it acts with its initial weights, actions are random, or the
+    producer waits."""
+
+    max_policy_lag: Annotated[int, Field(ge=0)] | None = None
+    """How many versions the one that acts may be behind the newest that was announced; any number without."""
+
+    on_policy_lag: OnPolicyLagName = "wait"
+    """What happens where it is farther behind, and the newer one is not at hand: the producer waits for it, or goes
+    on."""
+
+    store: str | None = None
+    """The stream's store, for weights that are larger than a message: a folder, or a URL that obstore opens."""
+
+    max_policy_bytes: Positive = 1 << 30
+    """The largest weights that are read from the store."""
+
+    callbacks: Described
+    """Your own code at the turns of an episode, as a JSON list of {"name": "module:factory", "arguments": {…}}."""
+
+    state: StatePath | None = None
+    """The file in which counters are kept, so that a producer that restarts goes on counting; none without."""
 
     producer_id: ProducerId = socket.gethostname()
     """The stable name of this producer; a pod's name."""
@@ -109,3 +149,9 @@ class ProducerSettings(ServiceSettings):
 
     seed: Seed | None = None
     """The seed of environments and actions, with which a restart repeats itself; a new one at each start without."""
+
+    @model_validator(mode="after")
+    def _a_first_policy_can_come(self) -> Self:
+        if self.policy == "random" and self.first_policy == "wait":
+            raise ValueError("--policy random has no versions, so --first-policy wait would wait for ever")
+        return self

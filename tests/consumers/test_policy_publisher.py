@@ -12,7 +12,7 @@ from penstock_consumers.store import layout
 from penstock_consumers.store.bucket import open_bucket
 from penstock_schemas.errors import LogUnavailableError, PolicyError
 from penstock_schemas.log.memory import MemoryLog
-from penstock_schemas.policies import decode_policy
+from penstock_schemas.policies import FOLDER, MAX_INLINE_BYTES, decode_announcement, decode_policy
 
 if TYPE_CHECKING:
     from penstock_consumers.store.bucket import Bucket
@@ -56,6 +56,14 @@ def test_a_version_is_stored_and_announced(log: MemoryLog, bucket: Bucket) -> No
     assert (read.version, read.settings, read.digest) == (1, {"epsilon": 0.1}, record.digest)
 
 
+def test_a_version_larger_than_a_message_is_stored_and_announced_by_name(log: MemoryLog, bucket: Bucket) -> None:
+    record = publisher(log, bucket).publish({"w": np.zeros(MAX_INLINE_BYTES, np.uint8)}, {"epsilon": 0.1})
+    told = decode_announcement(announced(log))
+    assert (told.version, told.settings, told.inline) == (1, {"epsilon": 0.1}, None)
+    stored = bucket.read(layout.POLICIES + told.object_name).to_pybytes()
+    assert told.policy(stored).digest == record.digest
+
+
 def test_publishers_one_after_another_go_on_counting(log: MemoryLog, bucket: Bucket) -> None:
     first = publisher(log, bucket)
     assert [first.publish(weights(at)).version for at in (1, 2)] == [1, 2]
@@ -73,6 +81,10 @@ def test_no_version_goes_back(log: MemoryLog, bucket: Bucket) -> None:
         with pytest.raises(PolicyError, match=rf"policy version {version}: version 5 is in the store; versions only"):
             later.publish(weights(2), version=version)
     assert (later.newest, decode_policy(announced(log)).version) == (5, 5)
+
+
+def test_a_store_keeps_policies_where_its_producers_look_for_them() -> None:
+    assert layout.POLICIES == FOLDER
 
 
 def test_what_is_no_policy_does_not_count(log: MemoryLog, bucket: Bucket) -> None:

@@ -23,6 +23,7 @@ from tests.producers.publishing import SECONDS, wait_until
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from penstock_producers.policy.fetcher import Weights
     from penstock_schemas.policies import PolicyRecord
 
 STREAM = "live"
@@ -38,12 +39,13 @@ class Producer:
 
     settings: ProducerSettings
     log: MemoryLog = field(default_factory=MemoryLog)
+    weights: Weights | None = None
     registry: CollectorRegistry = field(default_factory=CollectorRegistry)
     stop: threading.Event = field(default_factory=threading.Event)
     error: Exception | None = None
 
     def __post_init__(self) -> None:
-        self.health = Health("log", "env", clock=time.monotonic, beat_limit=60.0)
+        self.health = Health("log", "env", "policy", clock=time.monotonic, beat_limit=60.0)
         self.metrics = ProducerMetrics(self.registry, self.health)
         self.thread = threading.Thread(target=self._run, daemon=True)
 
@@ -70,7 +72,7 @@ class Producer:
         seeds = Seeds(settings.seed, settings.producer_id)
         env = make_env(settings, seeds, time.monotonic)
         try:
-            produce(settings, env, seeds, self.log, self.metrics, self.health, self.stop)
+            produce(settings, env, seeds, self.log, self.weights, self.metrics, self.health, self.stop)
         except Exception as error:  # noqa: BLE001 - told to the test's thread
             self.error = error
         finally:

@@ -185,7 +185,7 @@ def test_a_record_that_nobody_foresaw_is_counted_and_the_watching_goes_on(topic:
         topic.publish(3)
         await_version(watcher, 3)
     assert [error.reason for error in topic.rejected] == ["error"]
-    assert str(topic.rejected[0]) == "error: the policy record at offset 1: ZeroDivisionError('of all things')"
+    assert str(topic.rejected[0]) == "error: policy version 2: ZeroDivisionError('of all things')"
 
 
 def test_a_recreated_topic_is_read_from_its_start_and_told_of_once(

@@ -10,7 +10,7 @@ import pytest
 from prometheus_client import generate_latest
 
 from penstock_producers.envs import Seeds
-from penstock_producers.making import describe, make_env
+from penstock_producers.making import make_described, make_env
 from penstock_producers.policy import TorchPolicy
 from penstock_schemas.messages import Kind
 from penstock_schemas.policies import PolicyRecord
@@ -33,14 +33,19 @@ NAMES = {
     "penstock_producer_log_unavailable": "gauge",
     "penstock_producer_policy_version": "gauge",
     "penstock_producer_policy_loaded_timestamp_seconds": "gauge",
+    "penstock_producer_policy_lag_versions": "gauge",
+    "penstock_producer_policy_wait_seconds": "counter",
+    "penstock_producer_exploration": "stateset",
     "penstock_producer_policies_rejected": "counter",
     "penstock_producer_aborted_episodes": "counter",
     "penstock_producer_infos_left_out": "counter",
+    "penstock_producer_starts": "counter",
     "penstock_producer_incarnation": "gauge",
     "penstock_producer_episode_return_mean": "gauge",
     "penstock_producer_episode_return_positive": "counter",
     "penstock_producer_episode_return_negative": "counter",
     "penstock_producer_episode_length_steps": "summary",
+    "penstock_producer_episode_metric": "summary",
 }
 
 
@@ -49,7 +54,7 @@ def producer() -> Producer:
     """One that has run with two policy versions, and has stopped."""
     with running("CartPole-v1", "--num-envs", "4", "--fragment-steps", "40") as producer:
         env = make_env(producer.settings, Seeds(0, "pod-0"), time.monotonic)
-        policy = describe(producer.settings, env, np.random.default_rng())[1]
+        policy = make_described(producer.settings, env, np.random.default_rng())[1]
         assert isinstance(policy, TorchPolicy)
         module = policy.module
         env.close()
@@ -120,3 +125,10 @@ def test_the_policy_that_acts_is_told(producer: Producer) -> None:
     assert time.time() - 600 < producer.value("policy_loaded_timestamp_seconds") <= time.time()
     assert producer.value("policies_rejected_total", reason="names") == 1
     assert producer.value("incarnation") == 0
+    assert producer.value("starts_total") == 1
+    assert producer.value("policy_lag_versions") == 0
+    text = generate_latest(producer.registry).decode()
+    assert [line for line in text.splitlines() if line.startswith("penstock_producer_exploration{")] == [
+        f'penstock_producer_exploration{{penstock_producer_exploration="{name}"}} {float(name == "on")}'
+        for name in ("off", "on", "random", "epsilon")
+    ]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import subprocess
 import sys
@@ -17,7 +18,7 @@ import torch
 from penstock_consumers.replay import Replay
 from penstock_producers.envs import EnvSource, Seeds
 from penstock_producers.envs.retrace import retrace
-from penstock_producers.making import describe, make_env
+from penstock_producers.making import make_described, make_env
 from penstock_producers.policy import TorchPolicy, make_policy
 from penstock_producers.service import serve
 from penstock_producers.settings import ProducerSettings
@@ -27,7 +28,7 @@ from penstock_schemas.messages import Kind, Message
 from penstock_schemas.policies import PolicyRecord
 from penstock_schemas.service import load
 from penstock_schemas.spaces import flatten
-from tests.producers.envs_that_end import ALWAYS_ENDS, MULTI_DISCRETE_ACTION, SEQUENCE_OBSERVATION
+from tests.producers.envs_that_end import ALWAYS_ENDS, SEQUENCE_OBSERVATION, TEXT_ACTION
 from tests.producers.producing import STREAM, Producer, running, settings_of
 from tests.producers.publishing import SECONDS, messages, store, wait_until
 
@@ -43,7 +44,7 @@ def found(producer: Producer) -> list[Message]:
 def initial_policy(producer: Producer) -> TorchPolicy:
     env = make_env(producer.settings, Seeds(0, "pod-0"), time.monotonic)
     try:
-        policy = describe(producer.settings, env, np.random.default_rng())[1]
+        policy = make_described(producer.settings, env, np.random.default_rng())[1]
         assert isinstance(policy, TorchPolicy)
         return policy
     finally:
@@ -52,7 +53,7 @@ def initial_policy(producer: Producer) -> TorchPolicy:
 
 def biased(policy: TorchPolicy, version: int) -> PolicyRecord:
     """A version that always goes right, and takes its number for every observation's value."""
-    weights = {name: value.numpy().copy() for name, value in policy._module.state_dict().items()}
+    weights = {name: value.numpy().copy() for name, value in policy.module.state_dict().items()}
     weights["head.weight"][:] = 0
     weights["head.bias"][:] = [-100, 100, version]
     return PolicyRecord(version, weights)
@@ -195,7 +196,7 @@ def test_boxes_are_drawn_recorded_and_sent_clipped() -> None:
         assert np.array_equal(sent, np.clip(action, -2.0, 2.0))
         observation = np.array(episode["observation"], np.float32)
         with torch.no_grad():
-            parameters, value = policy._module(torch.from_numpy(observation[:-1]))
+            parameters, value = policy.module(torch.from_numpy(observation[:-1]))
         mean, log_std = parameters[:, :1], parameters[:, 1:]
         log_prob = torch.distributions.Normal(mean, log_std.exp()).log_prob(torch.from_numpy(action)).sum(1)  # type: ignore[no-untyped-call]  # torch's
         np.testing.assert_allclose(episode["log_prob"], log_prob, atol=1e-4)
@@ -326,15 +327,25 @@ def test_a_restart_is_a_later_incarnation_with_the_same_stream() -> None:
 
 
 def test_the_stream_names_how_to_make_env_and_policy_again() -> None:
-    settings = settings_of("CartPole-v1", "--env-arguments", '{"sutton_barto_reward": true}')
+    connectors = [{"name": "normalize", "arguments": {}}]
+    flags = ("--behaviour", '{"temperature": 2.0}', "--connectors", json.dumps(connectors))
+    settings = settings_of("CartPole-v1", "--env-arguments", '{"sutton_barto_reward": true}', *flags)
     env = make_env(settings, Seeds(0, "pod-0"), time.monotonic)
-    spec, policy = describe(settings, env, np.random.default_rng(0))
+    spec, policy = make_described(settings, env, np.random.default_rng(0))
     assert spec.stream == STREAM
     assert spec.env == {"id": "CartPole-v1", "arguments": {"sutton_barto_reward": True}, "wrappers": []}
-    assert spec.policy == {"name": "actor-critic", "arguments": {}, "mapping": "identity"}
-    assert spec.extras == policy.extras
-    again = make_policy("actor-critic", spec.observation, spec.action, rng=np.random.default_rng(1))
+    assert spec.policy == {
+        "name": "actor-critic",
+        "arguments": {},
+        "behaviour": {"temperature": 2.0},
+        "connectors": connectors,
+        "mapping": policy.mapping,
+    }
+    assert (spec.extras, spec.states, spec.metrics) == (policy.extras, policy.states, ())
+    described = {name: value for name, value in spec.policy.items() if name != "mapping"}
+    again = make_policy(described.pop("name"), spec.observation, spec.action, **described, rng=np.random.default_rng(1))
     assert again.digest == policy.digest
+    assert again.pipeline.weights
 
 
 @pytest.mark.parametrize(
@@ -364,6 +375,14 @@ def test_the_stream_names_how_to_make_env_and_policy_again() -> None:
         ((*REQUIRED, "--rebuild-backoff-seconds", "0"), "--rebuild-backoff-seconds '0'"),
         ((*REQUIRED, "--liveness-seconds", "0"), "--liveness-seconds '0'"),
         ((*REQUIRED, "--policy-arguments", "{"), "--policy-arguments"),
+        ((*REQUIRED, "--behaviour", "[1]"), "--behaviour"),
+        ((*REQUIRED, "--connectors", "{"), "--connectors"),
+        ((*REQUIRED, "--callbacks", "{"), "--callbacks"),
+        ((*REQUIRED, "--first-policy", "sleep"), "--first-policy 'sleep'"),
+        ((*REQUIRED, "--policy", "random", "--first-policy", "wait"), "--policy random has no versions"),
+        ((*REQUIRED, "--max-policy-lag", "-1"), "--max-policy-lag '-1'"),
+        ((*REQUIRED, "--on-policy-lag", "stop"), "--on-policy-lag 'stop'"),
+        ((*REQUIRED, "--max-policy-bytes", "0"), "--max-policy-bytes '0'"),
         ((*REQUIRED, "--nope", "1"), "unknown: --nope"),
     ],
 )
@@ -398,13 +417,18 @@ def test_help_names_every_setting() -> None:
             "metadata['autoreset_mode'] must be a gymnasium.vector.AutoresetMode, but is none: ",
         ),
         ((SEQUENCE_OBSERVATION,), SpaceError, "observation space"),
-        ((MULTI_DISCRETE_ACTION,), PolicyError, "action space MultiDiscrete("),
+        ((TEXT_ACTION,), PolicyError, "action: no policy draws from Text("),
         (("CartPole-v1", "--wrappers", '[{"name": "NoSuchWrapper"}]'), EnvError, "NoSuchWrapper"),
+        (("CartPole-v1", "--store", "nope://host/path"), SettingsError, "--store 'nope://host/path': obstore does not"),
+        (("CartPole-v1", "--callbacks", '[{"name": "nope"}]'), SettingsError, "callback 'nope': not of the form"),
+        (("CartPole-v1", "--behaviour", '{"nope": 1}'), PolicyError, "behaviour: unknown 'nope'"),
+        (("CartPole-v1", "--connectors", '[{"name": "nope"}]'), PolicyError, "connector 0 'nope'"),
+        (("CartPole-v1", "--device", "nope"), PolicyError, "nope"),
         (("CartPole-v1", "--infos", "a", "--infos", "a"), SettingsError, "--infos ['a', 'a']: each key once"),
         (
             (f"{ZOO}:CountingEnv", "--env-arguments", '{"longest": NaN}'),
             SettingsError,
-            "--env-arguments, --wrappers or --policy-arguments: no plain JSON",
+            "--env-arguments, --wrappers, --policy-arguments, --behaviour or --connectors: no plain JSON",
         ),
     ],
 )

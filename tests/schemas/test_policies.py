@@ -9,10 +9,19 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from safetensors.numpy import save
 
-from penstock_schemas.errors import PolicyRejectedError, TooLargeError
+from penstock_schemas.errors import PolicyRejectedError
 from penstock_schemas.log import Record
-from penstock_schemas.policies import MAX_INLINE_BYTES, PolicyRecord, decode_policy, digest, encode_policy
+from penstock_schemas.policies import (
+    FOLDER,
+    MAX_INLINE_BYTES,
+    PolicyRecord,
+    decode_announcement,
+    decode_policy,
+    digest,
+    encode_policy,
+)
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -179,7 +188,8 @@ def test_the_largest_version_returns() -> None:
 def test_garbage_is_unreadable(changes: dict[str, Any]) -> None:
     error = rejection(record(POLICY, **changes))
     assert error.reason == "unreadable"
-    assert str(error).startswith("unreadable: a policy record at offset 5 that does not read: ")
+    what = "policy version 7: its weights do not" if "value" in changes else "a policy record at offset 5 that does not"
+    assert str(error).startswith(f"unreadable: {what} read: ")
 
 
 @pytest.mark.parametrize(
@@ -205,15 +215,73 @@ def test_a_mutated_value_is_rejected_or_the_same(data: st.DataObject) -> None:
         acted = decode_policy(record(POLICY, bytes(value))).digest
     except PolicyRejectedError as rejected:
         reason = rejected.reason
-    assert reason in {"unreadable", "digest"} or acted == POLICY.digest
+    assert reason in {"unreadable", "digest", "version"} or acted == POLICY.digest
 
 
-def test_a_policy_past_the_inline_limit_is_refused() -> None:
-    large = PolicyRecord(2, {"w": np.zeros(MAX_INLINE_BYTES, np.uint8)})
-    size = len(large.to_safetensors())
-    with pytest.raises(TooLargeError) as caught:
-        encode_policy(large)
-    assert str(caught.value) == (f"policy version 2: {size} bytes of weights, at most {MAX_INLINE_BYTES} travel inline")
+LARGE = PolicyRecord(2, {"w": np.zeros(MAX_INLINE_BYTES, np.uint8)}, {"epsilon": 0.5})
+
+
+def test_a_policy_past_the_inline_limit_is_named_in_the_record_and_read_elsewhere() -> None:
+    announced = decode_announcement(record(LARGE))
+    assert record(LARGE).value == b""
+    assert dict(record(LARGE).headers)["object"] == (FOLDER + LARGE.object_name).encode()
+    assert (announced.version, announced.digest, announced.settings) == (2, LARGE.digest, {"epsilon": 0.5})
+    assert (announced.inline, announced.object_name) == (None, LARGE.object_name)
+    read = announced.policy(LARGE.to_safetensors())
+    assert (read.version, read.digest, read.settings) == (2, LARGE.digest, LARGE.settings)
+    assert str(rejection(record(LARGE))) == "elsewhere: policy version 2: its weights lie in the store"
+
+
+def test_a_small_policy_is_announced_with_its_weights() -> None:
+    announced = decode_announcement(record(POLICY))
+    assert announced.inline == POLICY.to_safetensors()
+
+
+@pytest.mark.parametrize(
+    ("other", "reason"),
+    [
+        (PolicyRecord(3, LARGE.weights, LARGE.settings), "version"),
+        (PolicyRecord(2, LARGE.weights, {"epsilon": 0.6}), "digest"),
+        (PolicyRecord(2, {"w": np.ones(3, np.uint8)}, LARGE.settings), "digest"),
+    ],
+)
+def test_an_object_that_is_not_the_announced_one_is_refused(other: PolicyRecord, reason: str) -> None:
+    with pytest.raises(PolicyRejectedError, match=r"policy version 2: its .*; publish it again") as caught:
+        decode_announcement(record(LARGE)).policy(other.to_safetensors())
+    assert caught.value.reason == reason
+
+
+@pytest.mark.parametrize("data", [b"", b"garbage", b"\x80\x04K\x01.", save({"w": np.zeros(3)})])
+def test_an_object_that_is_no_policy_is_unreadable(data: bytes) -> None:
+    with pytest.raises(PolicyRejectedError, match="unreadable: policy version 2: its weights do not read"):
+        decode_announcement(record(LARGE)).policy(data)
+    with pytest.raises(PolicyRejectedError, match="unreadable: a policy: its weights do not read"):
+        PolicyRecord.from_safetensors(data)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"object": b"store.json"},
+        {"object": f"{FOLDER}../{LARGE.object_name}".encode()},
+        {"object": b""},
+        {"object": b"\xff"},
+        {"digest": None, "object": f"{FOLDER}000000000002-.safetensors".encode()},
+        {"version": b"3"},
+    ],
+    ids=lambda changes: repr(changes)[:40],
+)
+def test_a_record_chooses_no_other_object_than_its_own(changes: dict[str, Any]) -> None:
+    error = rejection(record(LARGE, **changes))
+    assert error.reason == "unreadable"
+    assert "which is not named by version and digest" in str(error)
+
+
+@pytest.mark.parametrize("version", [0, -1, 1 << 63, 1.5, True, "2", None])
+def test_an_object_whose_version_is_none_is_unreadable(version: Any) -> None:
+    metadata = {"penstock": json.dumps({"version": version, "settings": {}})}
+    with pytest.raises(PolicyRejectedError, match="unreadable"):
+        PolicyRecord.from_safetensors(save({"w": np.zeros(3)}, metadata))
 
 
 def test_a_policy_at_the_inline_limit_travels() -> None:

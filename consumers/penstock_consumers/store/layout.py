@@ -15,6 +15,7 @@ import uuid
 FORMAT = 1
 MANIFEST = "store.json"
 COMMITS = "commits/"
+# The `FOLDER` of `penstock_schemas.policies`, which needs more than a learner has.
 POLICIES = "policies/"
 
 _COMMIT = re.compile(r"commits/(?P<partition>[0-9]{5,})/(?P<number>[0-9]{12,})\.json")

@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections import deque
+from contextlib import ExitStack
 from typing import TYPE_CHECKING, Self
 
+from penstock_producers.policy.candidates import Candidates
+from penstock_producers.policy.fetcher import Fetcher
 from penstock_schemas.errors import PenstockError, PolicyRejectedError, TopicError
-from penstock_schemas.policies import PolicyRecord, decode_policy
+from penstock_schemas.policies import decode_announcement
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from penstock_producers.policy.fetcher import Weights
     from penstock_schemas.log import Log, Reader, Record
+    from penstock_schemas.policies import Announcement, PolicyRecord
 
 _LOG = logging.getLogger(__name__)
 _POLL_SECONDS = 0.2
@@ -22,14 +26,16 @@ _POLL_SECONDS = 0.2
 class PolicyWatcher:
     """Keeps the newest version of a stream's policy that can act at hand; never goes back to an older one.
 
-    Used as a context: entering reads what the topic holds, then a thread of its own follows it. Entering raises what
-    the log raises; the thread outlives whatever goes wrong, since the last good policy acts on meanwhile.
+    Used as a context: entering reads what the topic holds, then threads of its own follow it, and fetch what no message
+    holds. Entering raises what the log raises; the threads outlive whatever goes wrong, since the last good policy acts
+    on meanwhile.
 
     Args:
         log: where the topic is.
         topic: the stream's policies.
         check: raises `PolicyRejectedError` for a version that cannot act; what it refuses displaces nothing.
-        rejected: told of every record that was refused, once, from the thread that read it.
+        rejected: told of every version that was refused, once, from the thread that read it.
+        weights: where weights are that are larger than a message; without it such a version is refused.
     """
 
     def __init__(
@@ -39,37 +45,53 @@ class PolicyWatcher:
         *,
         check: Callable[[PolicyRecord], None],
         rejected: Callable[[PolicyRejectedError], None],
+        weights: Weights | None = None,
     ) -> None:
         self._log = log
         self._topic = topic
         self._check = check
         self._rejected = rejected
         self._stop = threading.Event()
-        self._newest: deque[PolicyRecord] = deque(maxlen=1)
-        self._seen = 0
-        self._thread = threading.Thread(target=self._follow, name="policy-watcher", daemon=True)
-        self._reader: Reader | None = None
+        self._candidates = Candidates()
+        self._fetcher: Fetcher | None = None
+        if weights is not None:
+            self._fetcher = Fetcher(weights, self._candidates, fetched=self._judge, refused=self._refuse)
+        self._opened = ExitStack()
+
+    @property
+    def announced(self) -> int:
+        """The newest version announced and not refused, whether or not its weights are at hand; 0 before any."""
+        return self._candidates.announced
+
+    @property
+    def at_hand(self) -> bool:
+        """Whether `take` would answer a version; never waits."""
+        return self._candidates.at_hand
 
     def take(self) -> PolicyRecord | None:
         """Answer a version newer than any taken before, or None; never waits."""
-        # The deque's own methods are atomic: the follower may put a newer one there at any moment.
-        return self._newest.pop() if self._newest else None
+        return self._candidates.take()
+
+    def wait(self, seconds: float) -> None:
+        """Wait until a version came to hand or was refused since the last time, at most so many seconds."""
+        self._candidates.wait(seconds)
 
     def __enter__(self) -> Self:
-        self._reader = self._log.reader()
-        try:
-            self._read_all(self._reader)
-        except BaseException:
-            self._reader.close()
-            raise
-        self._thread.start()
+        with ExitStack() as opened:
+            reader = self._log.reader()
+            opened.callback(reader.close)
+            self._read_all(reader)
+            if self._fetcher is not None:
+                opened.enter_context(self._fetcher)
+            follower = threading.Thread(target=self._follow, args=(reader,), name="policy-watcher", daemon=True)
+            follower.start()
+            opened.callback(follower.join)
+            opened.callback(self._stop.set)
+            self._opened = opened.pop_all()
         return self
 
     def __exit__(self, *exc: object) -> None:
-        self._stop.set()
-        self._thread.join()
-        if self._reader is not None:
-            self._reader.close()
+        self._opened.close()
 
     def _read_all(self, reader: Reader) -> None:
         start, end = reader.bounds(self._topic, 0)
@@ -79,15 +101,15 @@ class PolicyWatcher:
             self._consider(records)
             start = records[-1].offset + 1 if records else reader.bounds(self._topic, 0)[0]
 
-    def _follow(self) -> None:
+    def _follow(self, reader: Reader) -> None:
         told, outside = "", False
-        while not self._stop.is_set() and self._reader is not None:
+        while not self._stop.is_set():
             try:
                 if outside:
                     # Recreated, or cut by its retention: what it holds now is all that there is to know.
-                    self._reader.seek(self._topic, 0, self._reader.bounds(self._topic, 0)[0])
+                    reader.seek(self._topic, 0, reader.bounds(self._topic, 0)[0])
                     outside = False
-                self._consider(self._reader.poll(_POLL_SECONDS))
+                self._consider(reader.poll(_POLL_SECONDS))
             except Exception as error:  # noqa: BLE001 - a thread that ended would end all news of policies, unheard
                 outside = outside or isinstance(error, TopicError)
                 if str(error) != told:
@@ -101,13 +123,39 @@ class PolicyWatcher:
     def _consider(self, records: Sequence[Record]) -> None:
         for record in records:
             try:
-                found = decode_policy(record)
-                if found.version > self._seen:
-                    self._check(found)
-                    self._seen = found.version
-                    self._newest.append(found)
+                announced = decode_announcement(record)
             except PolicyRejectedError as rejected:
                 self._rejected(rejected)
+                continue
             except Exception as error:  # noqa: BLE001 - as above: one record is not to end the news
-                _LOG.exception("the policy record at offset %d of %s", record.offset, self._topic)
-                self._rejected(PolicyRejectedError("error", f"the policy record at offset {record.offset}: {error!r}"))
+                self._rejected(_unforeseen(f"the policy record at offset {record.offset} of {self._topic}", error))
+                continue
+            if not self._candidates.expect(announced):
+                continue
+            if announced.inline is not None:
+                self._judge(announced, announced.inline)
+            elif self._fetcher is None:
+                detail = f"policy version {announced.version}: its weights lie in the stream's store: give --store"
+                self._refuse(announced, PolicyRejectedError("no_store", detail))
+
+    def _judge(self, announced: Announcement, data: bytes) -> None:
+        """Put a version at hand, or refuse it."""
+        try:
+            found = announced.policy(data)
+            self._check(found)
+        except PolicyRejectedError as rejected:
+            self._refuse(announced, rejected)
+        except Exception as error:  # noqa: BLE001 - as above: one version is not to end the news
+            self._refuse(announced, _unforeseen(f"policy version {announced.version}", error))
+        else:
+            self._candidates.offer(found)
+
+    def _refuse(self, announced: Announcement, rejected: PolicyRejectedError) -> None:
+        # In this order: whoever waits for the version and goes on finds that it was refused.
+        self._rejected(rejected)
+        self._candidates.refuse(announced)
+
+
+def _unforeseen(what: str, error: Exception) -> PolicyRejectedError:
+    _LOG.error("%s", what, exc_info=error)
+    return PolicyRejectedError("error", f"{what}: {error!r}")
