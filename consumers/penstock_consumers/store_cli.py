@@ -1,4 +1,4 @@
-"""`penstock-store`: what a store holds, whether that is what the log says, and whether an env does it again."""
+"""`penstock-store`: what a store holds, whether that is what the log says, and whether env and policy do it again."""
 
 from __future__ import annotations
 
@@ -9,8 +9,11 @@ import sys
 from typing import TYPE_CHECKING
 
 from penstock_consumers.info import describe, format_info
+from penstock_consumers.recompute import format_report as format_recomputed
+from penstock_consumers.recompute import recompute
 from penstock_consumers.replay import Replay
 from penstock_consumers.replay.parts import join, parts_until
+from penstock_consumers.replay.versions import Versions
 from penstock_consumers.store import layout
 from penstock_consumers.store.bucket import open_bucket
 from penstock_schemas.errors import PenstockError, SettingsError, StoreError
@@ -24,8 +27,8 @@ if TYPE_CHECKING:
 def main() -> None:
     """Run a command.
 
-    Exits with 0; with 1 where verifying or replaying found a difference, or an error ended it; with 2 for wrong words,
-    and where an episode cannot be replayed.
+    Exits with 0; with 1 where verifying, replaying or recomputing found a difference, or an error ended it; with 2 for
+    wrong words, where an episode cannot be replayed, and where nothing differs but some steps cannot be recomputed.
     """
     sys.exit(run(sys.argv[1:]))
 
@@ -91,9 +94,20 @@ def _parser() -> argparse.ArgumentParser:
     replay = commands.add_parser("replay", help="step an env again as in an episode; exit 1 where it does otherwise")
     replay.set_defaults(run=_replay)
     replay.add_argument("--episode", required=True, metavar="ID", help="producer/incarnation/env/episode")
-    for command in (info, verify, replay):
+    again = commands.add_parser(
+        "recompute", help="compute again what policies recorded of their actions; exit 1 where it differs"
+    )
+    again.set_defaults(run=_recompute)
+    again.add_argument("--episode", metavar="ID", help="only this one, and all that it continues")
+    again.add_argument(
+        "--tolerance", type=_tolerance, default=1e-5, help="how far a number may be off, 1e-5 where not given"
+    )
+    again.add_argument(
+        "--device", default="cpu", help="where the policy computes, by torch's name; cpu where not given"
+    )
+    for command in (info, verify, replay, again):
         command.add_argument("store", help="a folder, or a URL that obstore opens")
-    for command in (info, verify):
+    for command in (info, verify, again):
         command.add_argument("--json", action="store_true", help="print JSON")
     return parser
 
@@ -160,6 +174,48 @@ def _replay(words: argparse.Namespace) -> int:
     came = divergence or f"{len(steps.reward):,} steps give the same observations and rewards"
     sys.stdout.write(f"{what}: {came}\n")
     return 1 if divergence else 0
+
+
+def _recompute(words: argparse.Namespace) -> int:
+    bucket = open_bucket(words.store)
+    replay = Replay.open(bucket)
+    spec = replay.spec
+    try:
+        # Only this command needs a policy, so a learner's install lacks what makes one.
+        from tqdm import tqdm  # noqa: PLC0415
+
+        from penstock_producers.policy.recompute import Recomputer  # noqa: PLC0415  (the same)
+    except ModuleNotFoundError as error:
+        raise SettingsError(
+            f"{error}: computing a policy's answers needs more than the base: pip install 'penstock[producer]'"
+        ) from error
+    if "name" not in spec.policy:
+        raise StoreError(
+            f"store {words.store}: its {layout.MANIFEST} does not name the policy, so none can be made again"
+        )
+    recomputer = Recomputer(spec.policy, spec.observation, spec.action, spec.infos, device=words.device)
+    parts = None if words.episode is None else parts_until(replay, words.episode)
+    total = replay.steps if parts is None else sum(part.length for part in parts)
+    # Only on a terminal.
+    with tqdm(total=total, unit=" steps", unit_scale=True, disable=None) as bar:
+        report = recompute(
+            replay.episodes() if parts is None else parts,
+            spec,
+            recomputer,
+            Versions(bucket),
+            tolerance=words.tolerance,
+            progress=bar.update,
+        )
+    sys.stdout.write((json.dumps(report.to_json()) if words.json else format_recomputed(report)) + "\n")
+    return report.status
+
+
+def _tolerance(word: str) -> float:
+    tolerance = float(word)
+    # NaN is no tolerance either.
+    if not tolerance >= 0:
+        raise argparse.ArgumentTypeError(f"{word}: a number, at least 0")
+    return tolerance
 
 
 if __name__ == "__main__":
