@@ -10,7 +10,7 @@ from gymnasium import spaces
 
 ALWAYS_ENDS = f"{__name__}:AlwaysEnds"
 SEQUENCE_OBSERVATION = f"{__name__}:sequence_observation"
-MULTI_DISCRETE_ACTION = f"{__name__}:multi_discrete_action"
+TEXT_ACTION = f"{__name__}:text_action"
 
 
 class AlwaysEnds(gymnasium.Env[Any, Any]):
@@ -38,7 +38,7 @@ def sequence_observation() -> AlwaysEnds:
     return env
 
 
-def multi_discrete_action() -> AlwaysEnds:
+def text_action() -> AlwaysEnds:
     env = AlwaysEnds()
-    env.action_space = spaces.MultiDiscrete([2, 3])
+    env.action_space = spaces.Text(3)
     return env

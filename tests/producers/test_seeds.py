@@ -1,13 +1,15 @@
 from __future__ import annotations
 
 import itertools
+import json
+import re
 import subprocess
 import sys
 
 import numpy as np
 import pytest
 
-from penstock_producers.envs.seeds import Seeds
+from penstock_producers.envs.seeds import ListedSeeds, Seeds, seeds_from_json
 from penstock_schemas.errors import EnvError
 
 
@@ -83,3 +85,45 @@ def test_the_generator_of_the_actions_begins_anew() -> None:
 def test_a_negative_root_is_refused() -> None:
     with pytest.raises(EnvError, match="seed -1: the root seed must not be negative"):
         Seeds(-1, "producer")
+
+
+def test_listed_seeds_are_dealt_out_in_turn_and_behind_them_each_env_has_others() -> None:
+    listed = (5, 0, 2**63 - 1, 7, 9)
+    seeds = ListedSeeds(listed, 2)
+    assert [[seeds.episode(env, episode) for episode in range(2)] for env in range(2)] == [[5, 2**63 - 1], [0, 7]]
+    assert seeds.episode(0, 2) == 9
+    behind = [seeds.episode(0, 3), seeds.episode(1, 2), seeds.episode(1, 3)]
+    assert len({*listed, *behind}) == 8
+    assert seeds.episode(0, 0) == 5  # the order of asking does not matter
+
+
+@pytest.mark.parametrize("seeds", [Seeds(2**90, "pod-ü"), ListedSeeds([3, 1, 2], 2, root=8, producer="pod-ü")])
+def test_described_as_json_they_are_the_same(seeds: Seeds) -> None:
+    again = seeds_from_json(json.loads(json.dumps(seeds.to_json())))
+    assert type(again) is type(seeds)
+    for env, episode in itertools.product(range(2), range(70)):
+        assert again.episode(env, episode) == seeds.episode(env, episode)
+    assert again.actions().random() == seeds.actions().random()
+
+
+@pytest.mark.parametrize(
+    ("listed", "num_envs", "told"),
+    [
+        ([1, -1], 1, "seed -1: an episode's seed is an integer from 0 to 2**63 - 1"),
+        ([2**63], 1, "seed 9223372036854775808: an episode's seed is an integer from 0"),
+        ([1.5], 1, "seed 1.5: an episode's seed is an integer"),
+        ([True], 1, "seed True: an episode's seed is an integer"),
+        ([4, 1, 4], 1, "seed 4: it is listed twice"),
+        ([], 1, "0 seeds for 1 envs"),
+        ([1, 2], 3, "2 seeds for 3 envs: each env plays at least one of them"),
+        ([1, 2], 0, "2 seeds for 0 envs"),
+    ],
+)
+def test_listed_seeds_that_are_none_are_refused(listed: list[int], num_envs: int, told: str) -> None:
+    with pytest.raises(EnvError, match=re.escape(told)):
+        ListedSeeds(listed, num_envs)
+
+
+def test_a_vector_takes_no_listed_seeds() -> None:
+    with pytest.raises(EnvError, match="a ready-made vector environment takes one seed of 31 bits for all"):
+        ListedSeeds([1], 1).vector()

@@ -10,6 +10,7 @@ from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv
 
 from penstock_producers.envs.closing import close_vector_env
 from penstock_producers.envs.infos import info_columns
+from penstock_producers.envs.options import options_from_json, options_to_json
 from penstock_producers.envs.rows import Answer, Rows
 from penstock_producers.envs.vector_infos import VectorInfos, each_info
 from penstock_producers.envs.vector_observations import VectorObservations, misfit, same_rows
@@ -34,6 +35,7 @@ _PROBE_SEED = 0
 _PROBE_STEPS = 1000
 _BOOL = np.dtype(np.bool_)
 _NO_ACTION = object()
+_RESET_MASK = "reset_mask"
 
 
 class CanonicalEnv:
@@ -124,18 +126,29 @@ class CanonicalEnv:
         """How many infos were left out because they are not of their column's shape and dtype, by key."""
         return self._infos.unstorable
 
-    def reset(self) -> Answer:
-        """Begin a new episode in every env; whatever was open is left without an end."""
+    def reset(self, options: Mapping[str, Any] | None = None) -> Answer:
+        """Begin a new episode in every env, with options for its reset; whatever was open is left without an end.
+
+        The vector environment is given the options once: they are recorded with these episodes, and what it makes of
+        them in later resets of its own is its own affair. Raises `EnvError` for options that are not plain JSON.
+        """
+        text = options_to_json(options, self._name)
+        if options is not None and _RESET_MASK in options:
+            raise EnvError(
+                f"environment {self._name}: {_RESET_MASK!r} among the reset options is for vector environments "
+                "themselves; all envs are reset, so leave it out"
+            )
         self._reset_failure, self._action = None, _NO_ACTION
         seed, self._seed = self._seed, None
-        observation, infos = self._reset(seed=seed)
+        observation, infos = self._reset(seed=seed, options=options_from_json(text))
         self._done.fill(False)  # noqa: FBT003 - numpy takes it by position only
         seeds = None
         if seed is not None and isinstance(self._env.unwrapped, SyncVectorEnv | AsyncVectorEnv):
             seeds = seed + np.arange(self.num_envs, dtype=np.int64)
         recorded = self._infos.read(infos, self.num_envs) if self.infos else ()
         never = self._never
-        first = Rows(self._envs, observation, self._no_reward, never, never, self._always, seeds, None, recorded)
+        given = None if text is None else np.full(self.num_envs, text, object)
+        first = Rows(self._envs, observation, self._no_reward, never, never, self._always, seeds, given, recorded)
         return Answer(None, (), first, self._envs, observation)
 
     def send(self, env: NDArray[np.int32], action: Leaves) -> None:
@@ -217,7 +230,7 @@ class CanonicalEnv:
 
     def _reset_masked(self, done: NDArray[np.bool_], before: Leaves) -> tuple[Leaves, dict[str, Any]]:
         # gymnasium takes the mask out of the dict that it is given, hence a new one each time.
-        after, infos = self._reset(options={"reset_mask": done.copy()})
+        after, infos = self._reset(options={_RESET_MASK: done.copy()})
         if not self._mask_is_known_to_hold and not done.all():
             touched = ~done & ~same_rows(before, after)
             if touched.any():
@@ -271,7 +284,7 @@ class CanonicalEnv:
             yield infos.get("final_info", {})
             done = terminated | truncated
             if self.autoreset_mode is AutoresetMode.DISABLED and done.any():
-                yield self._reset(options={"reset_mask": done})[1]
+                yield self._reset(options={_RESET_MASK: done})[1]
 
     def _random_actions(self) -> spaces.Space[Any]:
         actions = copy.deepcopy(self._env.action_space)

@@ -128,11 +128,18 @@ class EnvPoolEnvs:
         """How many infos were left out because they are not of their column's shape and dtype, by key."""
         return self._infos.unstorable
 
-    def reset(self) -> Answer:
+    def reset(self, options: Mapping[str, Any] | None = None) -> Answer:
         """Begin a new episode in every env; whatever was open is left without an end.
 
         What is in flight comes back first, is dropped, and only then does that env begin.
+
+        Raises `EnvError` for options, which EnvPool does not have.
         """
+        if options is not None:
+            raise EnvError(
+                f"environment {self._name}: EnvPool resets take no options, so {options!r} cannot be had; make "
+                "the task with other kwargs, or step a gymnasium environment in lanes"
+            )
         self._stale |= self._in_flight
         self._begin(np.flatnonzero(~self._in_flight))
         while True:

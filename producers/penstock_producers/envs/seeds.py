@@ -4,13 +4,18 @@ from __future__ import annotations
 
 from enum import IntEnum
 from hashlib import sha256
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.random import Generator, SeedSequence
 
 from penstock_schemas.errors import EnvError
 
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
 _BLOCK = 64
+_LIMIT = 1 << 63
 
 
 class _Use(IntEnum):
@@ -59,9 +64,67 @@ class Seeds:
         """Make the generator of the actions, from its beginning."""
         return np.random.default_rng(self._sequence(_Use.ACTIONS))
 
+    def to_json(self) -> dict[str, Any]:
+        """Describe them, for another process; `seeds_from_json` reads it back."""
+        return {"root": self.root, "producer": self.producer}
+
     def _draw(self, *use: int) -> np.ndarray[tuple[int], np.dtype[np.uint64]]:
         # One SeedSequence costs far more than the numbers that it gives, so they are drawn a block at a time.
         return self._sequence(*use).generate_state(_BLOCK, np.uint64) >> np.uint64(1)
 
     def _sequence(self, *use: int) -> SeedSequence:
         return SeedSequence(self.root, spawn_key=(*self._producer_words, *use))
+
+
+class ListedSeeds(Seeds):
+    """The seeds of a list, dealt out to envs in turn: the i-th one to env i modulo N, as its i // N-th episode.
+
+    An env whose share is used up gets seeds as `Seeds` draws them: it is reset behind its last episode, whoever asked.
+
+    Args:
+        listed: each from 0 to 2**63 - 1, and once.
+        num_envs: N; no more than there are seeds.
+        root: of all other seeds.
+        producer: the producer's stable name.
+
+    Raises `EnvError` for seeds that are none, and for a list that leaves an env without one.
+
+    Attributes:
+        listed: the list.
+        num_envs: N.
+    """
+
+    def __init__(self, listed: Iterable[int], num_envs: int, *, root: int = 0, producer: str = "") -> None:
+        super().__init__(root, producer)
+        self.listed = tuple(listed)
+        self.num_envs = num_envs
+        seen: set[int] = set()
+        for seed in self.listed:
+            if type(seed) is not int or not 0 <= seed < _LIMIT:
+                raise EnvError(f"seed {seed!r}: an episode's seed is an integer from 0 to 2**63 - 1")
+            if seed in seen:
+                raise EnvError(f"seed {seed}: it is listed twice, and would give the same episode; list it once")
+            seen.add(seed)
+        if not 0 < num_envs <= len(self.listed):
+            raise EnvError(f"{len(self.listed)} seeds for {num_envs} envs: each env plays at least one of them")
+
+    def episode(self, env: int, episode: int) -> int:
+        """Give the seed of one env's episode: the list's, or behind its end one that is drawn."""
+        place = env + episode * self.num_envs
+        return self.listed[place] if place < len(self.listed) else super().episode(env, episode)
+
+    def vector(self, bits: int = 31) -> int:
+        """Refuse: raises `EnvError`, since a ready-made vector environment takes one seed for all its episodes."""
+        raise EnvError(
+            f"{len(self.listed)} listed seeds: a ready-made vector environment takes one seed of {bits} bits for all "
+            "its episodes; step single envs, in lanes"
+        )
+
+    def to_json(self) -> dict[str, Any]:
+        """Describe them, for another process; `seeds_from_json` reads it back."""
+        return {**super().to_json(), "listed": list(self.listed), "num_envs": self.num_envs}
+
+
+def seeds_from_json(described: Mapping[str, Any]) -> Seeds:
+    """Read what `to_json` described."""
+    return ListedSeeds(**described) if "listed" in described else Seeds(**described)

@@ -1,19 +1,19 @@
-"""From what lanes hold to rows: views where nothing happened but steps of one lane, copies elsewhere."""
+"""From what lies in the block to rows: views where it is the steps of all envs, copies elsewhere."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
 from penstock_producers.envs.rows import Rows
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterable, Mapping
 
     from numpy.typing import NDArray
 
-    from penstock_producers.envs.lanes.buffers import Block
+    from penstock_producers.envs.lanes.buffers import Block, Resets, Steps
     from penstock_producers.envs.rows import Info
     from penstock_schemas.spaces import Leaves
 
@@ -21,7 +21,6 @@ if TYPE_CHECKING:
 class Constants(NamedTuple):
     """Columns of rows that are always the same, as long as there are envs."""
 
-    env: NDArray[np.int32]
     never: NDArray[np.bool_]
     always: NDArray[np.bool_]
     no_reward: NDArray[np.float64]
@@ -30,7 +29,6 @@ class Constants(NamedTuple):
     def of(cls, num_envs: int) -> Constants:
         """Make them for so many envs; they cannot be written to."""
         made = cls(
-            np.arange(num_envs, dtype=np.int32),
             np.zeros(num_envs, np.bool_),
             np.ones(num_envs, np.bool_),
             np.zeros(num_envs, np.float64),
@@ -40,71 +38,47 @@ class Constants(NamedTuple):
         return made
 
 
-def step_rows(block: Block, count: int, start: int, stop: int, constants: Constants) -> Rows:
-    """View the steps that lie in a block of the envs `start … stop - 1`."""
+def rows_at(lanes: Iterable[tuple[int, int]]) -> NDArray[np.intp] | None:
+    """Tell where the rows of lanes lie in the block, of each the first and how many; None where there are none."""
+    at = [row for start, count in lanes for row in range(start, start + count)]
+    return np.array(at, np.intp) if at else None
+
+
+def step_rows(block: Block, at: NDArray[np.intp] | slice, constants: Constants) -> Rows:
+    """Copy the steps that lie in a block, or view them where they are a slice."""
     steps = block.steps
-    if count == stop - start:
-        env, never = constants.env[start:stop], constants.never[start:stop]
-    else:
-        env, never = steps.who[:count] + np.int32(start), constants.never[:count]
+    env = steps.who[at]
     return Rows(
         env,
-        tuple(leaf[:count] for leaf in steps.observation.leaves),
-        steps.reward[:count],
-        steps.terminated[:count],
-        steps.truncated[:count],
-        never,
+        tuple(leaf[at] for leaf in steps.observation.leaves),
+        steps.reward[at],
+        steps.terminated[at],
+        steps.truncated[at],
+        constants.never[: len(env)],
         None,
         None,
-        steps.infos.rows(count),
+        _infos(steps, at),
     )
 
 
-def reset_rows(
-    lanes: Sequence[tuple[Block, int, int]], options: Mapping[int, str], constants: Constants
-) -> Rows | None:
-    """Copy the resets that lie in blocks, each with their number and the first env's index, lanes ascending.
-
-    `options` are those of the envs that were reset with any, as JSON.
-    """
-    lanes = [lane for lane in lanes if lane[1]]
-    if not lanes:
-        return None
-    env = _concatenate([block.resets.who[:count] + np.int32(start) for block, count, start in lanes])
-    n = len(env)
+def reset_rows(block: Block, at: NDArray[np.intp], options: Mapping[int, str], constants: Constants) -> Rows:
+    """Copy the resets that lie in a block; `options` are those of the envs that were reset with any, as JSON."""
+    resets = block.resets
+    env, n = resets.who[at], len(at)
     given = None
     if options:
         given = np.array([options.get(index) for index in env.tolist()], object)
-    blocks = [(block.resets, count) for block, count, _ in lanes]
     never = constants.never[:n]
     return Rows(
         env,
-        _join([tuple(leaf[:count] for leaf in resets.observation.leaves) for resets, count in blocks]),
+        tuple(leaf[at] for leaf in resets.observation.leaves),
         constants.no_reward[:n],
         never,
         never,
         constants.always[:n],
-        _concatenate([resets.seed[:count] for resets, count in blocks]),
+        resets.seed[at],
         given,
-        _join_infos([resets.infos.rows(count) for resets, count in blocks]),
-    )
-
-
-def join(rows: Sequence[Rows]) -> Rows | None:
-    """Put steps of several lanes one after the other, lanes ascending; one lane's are handed on as they are."""
-    rows = [part for part in rows if len(part.env)]
-    if len(rows) <= 1:
-        return rows[0] if rows else None
-    return Rows(
-        np.concatenate([part.env for part in rows]),
-        _join([part.observation for part in rows]),
-        np.concatenate([part.reward for part in rows]),
-        np.concatenate([part.terminated for part in rows]),
-        np.concatenate([part.truncated for part in rows]),
-        np.concatenate([part.first for part in rows]),
-        None,
-        None,
-        _join_infos([part.infos for part in rows]),
+        _infos(resets, at),
     )
 
 
@@ -132,16 +106,5 @@ def succeed(steps: Rows | None, done: NDArray[np.bool_], resets: Rows | None) ->
     return env[order], tuple(np.concatenate([leaf[~done], begun])[order] for leaf, begun in pairs)
 
 
-def _concatenate(arrays: Sequence[NDArray[Any]]) -> NDArray[Any]:
-    return arrays[0].copy() if len(arrays) == 1 else np.concatenate(arrays)
-
-
-def _join(parts: Sequence[Leaves]) -> Leaves:
-    return tuple(map(_concatenate, zip(*parts, strict=True)))
-
-
-def _join_infos(parts: Sequence[tuple[Info, ...]]) -> tuple[Info, ...]:
-    return tuple(
-        (_concatenate([values for values, _ in column]), _concatenate([valid for _, valid in column]))
-        for column in zip(*parts, strict=True)
-    )
+def _infos(rows: Steps | Resets, at: NDArray[np.intp] | slice) -> tuple[Info, ...]:
+    return tuple((values[at], valid[at]) for values, valid in zip(rows.infos.values, rows.infos.valid, strict=True))

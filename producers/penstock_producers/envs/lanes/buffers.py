@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import mmap
+import os
 from dataclasses import dataclass
+from math import isfinite
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
@@ -69,41 +72,50 @@ class Arena:
 
 
 class _Answers:
-    """Rows of one kind, one for each env that answered: row k is of the env at the place `who[k]` of its lane."""
+    """Rows of one kind, one for each env that answered: row k is of the env whose index is `who[k]`."""
 
-    def __init__(self, spaces: Spaces, n: int, allocate: Allocate, *, check_bounds: bool) -> None:
+    def __init__(self, spaces: Spaces, n: int, allocate: Allocate, *, first: int, check_bounds: bool) -> None:
         self.count = 0
         self.who = allocate((n,), _INT32)
+        self._first = first
+        # Whose rows were stored last: mostly they are the same again.
+        self._written: Sequence[int] | None = None
         self.observation = Observations(spaces.observation, n, allocate, check_bounds=check_bounds)
         self.infos = InfoBuffer(spaces.infos, n, allocate)
         arrays = (*self.observation.leaves, *self.infos.values)
         self.texts = tuple(array for array in arrays if array.dtype.kind == "O")
 
-    def extend(self, who: Sequence[int], answers: Sequence[Any]) -> list[tuple[int, Fault]]:
-        """Store what envs answered, after the rows at hand; tell which answers are wrong, and how."""
-        if not answers:
-            return []
+    def store(self, places: Sequence[int], answers: Sequence[Any]) -> list[tuple[int, Fault]]:
+        """Store what the envs at these places answered; tell which answers are wrong, and how."""
         try:
-            self._put(self.count, answers)
-        except Exception:  # noqa: BLE001, S110 - told below, of the env whose answer it is
-            pass
-        else:
-            self.who[self.count : self.count + len(who)] = who
-            self.count += len(who)
-            return []
-        # One of them is wrong: alone, each shows whether it is that one.
-        faults = []
-        for position, answer in zip(who, answers, strict=True):
+            self._put(0, answers)
+        except Exception:  # noqa: BLE001 - told of the env whose answer it is
+            return self._store_each(places, answers)
+        self._wrote(places)
+        return []
+
+    def _store_each(self, places: Sequence[int], answers: Sequence[Any]) -> list[tuple[int, Fault]]:
+        """One of them is wrong: alone, each shows whether it is that one."""
+        faults: list[tuple[int, Fault]] = []
+        right: list[int] = []
+        for place, answer in zip(places, answers, strict=True):
             try:
-                self._put(self.count, [answer])
+                self._put(len(right), [answer])
             except Fault as fault:
-                faults.append((position, fault))
+                faults.append((place, fault))
             except Exception as error:  # noqa: BLE001 - an object of the env's own may raise anything when it is read
-                faults.append((position, Fault.raised(error, "reading what it gave")))
+                faults.append((place, Fault.raised(error, "reading what it gave")))
             else:
-                self.who[self.count] = position
-                self.count += 1
+                right.append(place)
+        self._wrote(right)
         return faults
+
+    def _wrote(self, places: Sequence[int]) -> None:
+        self.count = len(places)
+        if places != self._written:
+            self.who[: len(places)] = places
+            self.who[: len(places)] += self._first
+            self._written = list(places)
 
     def _put(self, start: int, answers: Sequence[Any]) -> None:
         raise NotImplementedError
@@ -121,8 +133,8 @@ class _Answers:
 class Steps(_Answers):
     """What envs answered to `step`."""
 
-    def __init__(self, spaces: Spaces, n: int, allocate: Allocate, *, check_bounds: bool) -> None:
-        super().__init__(spaces, n, allocate, check_bounds=check_bounds)
+    def __init__(self, spaces: Spaces, n: int, allocate: Allocate, *, first: int, check_bounds: bool) -> None:
+        super().__init__(spaces, n, allocate, first=first, check_bounds=check_bounds)
         self.reward = allocate((n,), _FLOAT64)
         self.terminated = allocate((n,), _BOOL)
         self.truncated = allocate((n,), _BOOL)
@@ -130,8 +142,11 @@ class Steps(_Answers):
     def done(self) -> list[int]:
         """The places of the envs whose episodes ended, ascending."""
         n = self.count
-        done = self.terminated[:n] | self.truncated[:n]
-        return self.who[:n][done].tolist() if done.any() else []
+        terminated, truncated = self.terminated[:n].tolist(), self.truncated[:n].tolist()
+        if not (True in terminated or True in truncated) or self._written is None:
+            return []
+        ends = zip(self._written, terminated, truncated, strict=True)
+        return [place for place, ended, cut in ends if ended or cut]
 
     def _put(self, start: int, answers: Sequence[Any]) -> None:
         try:
@@ -140,7 +155,9 @@ class Steps(_Answers):
             raise Fault(RAISED, f"step() gave {_shape_of(answers[0])}, no tuple of {_STEP_PARTS}") from None
         self.observation.put(start, observations)
         rows = slice(start, start + len(answers))
-        self.reward[rows] = _rewards(rewards)
+        # Each a float, and their sum finite: so are they, and that is known sooner than from an array of them.
+        plain = set(map(type, rewards)) == {float} and isfinite(sum(rewards))
+        self.reward[rows] = rewards if plain else _rewards(rewards)
         for flags, given in ((self.terminated, terminated), (self.truncated, truncated)):
             try:
                 flags[rows] = given
@@ -152,8 +169,8 @@ class Steps(_Answers):
 class Resets(_Answers):
     """What envs answered to `reset`."""
 
-    def __init__(self, spaces: Spaces, n: int, allocate: Allocate, *, check_bounds: bool) -> None:
-        super().__init__(spaces, n, allocate, check_bounds=check_bounds)
+    def __init__(self, spaces: Spaces, n: int, allocate: Allocate, *, first: int, check_bounds: bool) -> None:
+        super().__init__(spaces, n, allocate, first=first, check_bounds=check_bounds)
         self.seed = allocate((n,), _INT64)
 
     def _put(self, start: int, answers: Sequence[Any]) -> None:
@@ -168,20 +185,51 @@ class Resets(_Answers):
 
 
 class Block:
-    """All arrays of a lane of n envs.
+    """All arrays of n envs, the first of which has the index `first`.
 
     Attributes:
         action: what each env is to do, by its place: an array (n, *shape) for each leaf of the action space.
         episode: the number of each env's next episode, by its place.
         steps: what the envs answered to their actions.
         resets: what they answered to resets.
+        has_texts: whether strings are among all that.
     """
 
-    def __init__(self, spaces: Spaces, n: int, allocate: Allocate = heap, *, check_bounds: bool) -> None:
-        self.action = tuple(allocate((n, *leaf.space.shape), leaf.space.dtype) for leaf in leaves(spaces.action))
-        self.episode = allocate((n,), _INT64)
-        self.steps = Steps(spaces, n, allocate, check_bounds=check_bounds)
-        self.resets = Resets(spaces, n, allocate, check_bounds=check_bounds)
+    def __init__(
+        self, spaces: Spaces, n: int, allocate: Allocate = heap, *, first: int = 0, check_bounds: bool
+    ) -> None:
+        self._spaces, self._check_bounds = spaces, check_bounds
+        self._arrays: list[NDArray[Any]] = []
+
+        def noted(shape: tuple[int, ...], dtype: np.dtype[Any]) -> NDArray[Any]:
+            self._arrays.append(allocate(shape, dtype))
+            return self._arrays[-1]
+
+        self.action = tuple(noted((n, *leaf.space.shape), leaf.space.dtype) for leaf in leaves(spaces.action))
+        self.episode = noted((n,), _INT64)
+        self.steps = Steps(spaces, n, noted, first=first, check_bounds=check_bounds)
+        self.resets = Resets(spaces, n, noted, first=first, check_bounds=check_bounds)
+        self.has_texts = any(array.dtype.kind == "O" for array in self._arrays)
+
+    def part(self, start: int, stop: int) -> Block:
+        """View the rows `start … stop - 1`, those of the envs of one lane."""
+        arrays = iter(self._arrays)
+        return Block(
+            self._spaces,
+            stop - start,
+            lambda _shape, _dtype: next(arrays)[start:stop],
+            first=start,
+            check_bounds=self._check_bounds,
+        )
+
+
+def share(spaces: Spaces, num_envs: int, memory: int, *, check_bounds: bool) -> Block:
+    """Lay a block of all envs out in memory that processes share, a file descriptor, which is made large enough."""
+    measured = Arena()
+    Block(spaces, num_envs, measured, check_bounds=check_bounds)
+    size = max(measured.size, mmap.PAGESIZE)
+    os.ftruncate(memory, size)
+    return Block(spaces, num_envs, Arena(mmap.mmap(memory, size)), check_bounds=check_bounds)
 
 
 def _rewards(rewards: Sequence[Any]) -> NDArray[Any]:

@@ -3,25 +3,27 @@
 from __future__ import annotations
 
 from collections import Counter
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
-from penstock_producers.envs.lanes.agenda import Agenda
-from penstock_producers.envs.lanes.answers import Constants, join, reset_rows, step_rows, succeed
+from penstock_producers.envs.lanes.agenda import Agenda, Wish
+from penstock_producers.envs.lanes.answers import Constants, reset_rows, rows_at, step_rows, succeed
 from penstock_producers.envs.lanes.containment import DIED, Fault
+from penstock_producers.envs.lanes.lane import Begin
 from penstock_producers.envs.lanes.local import LocalLane
 from penstock_producers.envs.lanes.recovery import Recovery
 from penstock_producers.envs.lanes.remote import RemoteLane, State
 from penstock_producers.envs.lanes.workers import Workers
+from penstock_producers.envs.options import options_to_json
 from penstock_producers.envs.rows import Abort, Answer
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from numpy.typing import NDArray
 
-    from penstock_producers.envs.lanes.buffers import Spaces
+    from penstock_producers.envs.lanes.buffers import Block, Spaces
     from penstock_producers.envs.lanes.containment import Containment
     from penstock_producers.envs.lanes.lane import Result
     from penstock_producers.envs.rows import Rows
@@ -37,6 +39,7 @@ class Engine:
 
     Args:
         lanes: ascending by their envs; workers have been greeted.
+        block: where all envs read and write.
         spaces: what all envs have.
         name: of the environment, for errors.
         containment: what is contained, and how often.
@@ -50,6 +53,7 @@ class Engine:
     def __init__(
         self,
         lanes: Sequence[AnyLane],
+        block: Block,
         spaces: Spaces,
         *,
         name: str,
@@ -62,18 +66,22 @@ class Engine:
         self.observation_space, self.action_space, self.infos = spaces.observation, spaces.action, spaces.infos
         self.faults: Counter[str] = Counter()
         self.unstorable: Counter[str] = Counter()
+        self.last_fault: dict[int, str] = {}
         self._name = name
         self._containment = containment
         self._lockstep = lockstep
         self._can_rebuild = can_rebuild
         self._lanes = lanes
-        self._lane_of = np.repeat(np.arange(len(lanes)), [lane.stop - lane.start for lane in lanes])
+        self._block = block
         self._workers = Workers([lane for lane in lanes if isinstance(lane, RemoteLane)], clock, self._worker_lost)
         self._constants = Constants.of(self.num_envs)
-        self._agenda = Agenda(self.num_envs)
+        self._agenda = Agenda([lane.start for lane in lanes], self.num_envs)
         self._recovery = Recovery(
             self.num_envs, name=name, containment=containment, clock=clock, can_rebuild=can_rebuild
         )
+        self.before_reset: Callable[[int, int], Mapping[str, Any] | None] | None = None
+        # Whether envs whose episodes end wait until that has been asked.
+        self._hold = False
         # Where each env stands: whether it waits for an action, and whether its episode is open.
         self._waiting = np.zeros(self.num_envs, np.bool_)
         self._open = np.zeros(self.num_envs, np.bool_)
@@ -81,11 +89,34 @@ class Engine:
         self._aborts: list[Abort] = []
         self._lost: list[tuple[RemoteLane, Fault]] = []
 
-    def reset(self) -> Answer:
-        """Begin a new episode in every env; whatever was open is left without an end.
+    @property
+    def parked(self) -> frozenset[int]:
+        """The envs that are parked for good, since no reset mended them and they cannot be made anew."""
+        return frozenset(self._recovery.parked)
 
-        Waits for what is in flight. An env that fails here is not in the answer: its reset row comes later.
+    @property
+    def next_episode(self) -> NDArray[np.int64]:
+        """The number of each env's next episode, shape (N,), from which its seed follows; it may be set.
+
+        Waits for what is in flight.
         """
+        self._settle()
+        return self._block.episode.copy()
+
+    @next_episode.setter
+    def next_episode(self, numbers: NDArray[np.int64]) -> None:
+        self._settle()
+        self._block.episode[:] = numbers
+
+    def reset(self, options: Mapping[str, Any] | None = None) -> Answer:
+        """Begin a new episode in every env, with options for its reset; whatever was open is left without an end.
+
+        Waits for what is in flight. An env that fails here is not in the answer: its reset row comes later, without the
+        options; that of an env that was down comes later, with them. Raises `EnvError` for options that are not plain
+        JSON.
+        """
+        given = options_to_json(options, self._name)
+        self._hold = self.before_reset is not None
         self._settle()
         if any(lane.result is not None for lane in self._lanes):
             self._answer()  # what it says belongs to what was left
@@ -96,8 +127,10 @@ class Engine:
         self._waiting[:] = False
         self._open[:] = False
         for env in range(self.num_envs):
-            if env not in self._recovery and env not in self._recovery.parked:
-                self._agenda.begin(env)
+            if env in self._recovery:
+                self._agenda.wish(env, Wish("reset", Begin(given)))
+            elif env not in self._recovery.parked:
+                self._agenda.begin(env, given)
         self._dispatch()
         self._settle()
         return self._answer()
@@ -116,16 +149,13 @@ class Engine:
                     f"environment {self._name}: envs {busy.tolist()} have not answered to their last action"
                 )
             env, action = env[waiting], tuple(leaf[waiting] for leaf in action)
-        if len(env) == self.num_envs and len(self._lanes) == 1:
-            # In ascending order each at most once: these are all.
-            for room, leaf in zip(self._lanes[0].block.action, action, strict=True):
-                room[...] = leaf
-            self._waiting[:] = False
-            self._agenda.given[:] = True
-        else:
-            self._write(env, action)
-            self._waiting[env] = False
-            self._agenda.given[env] = True
+        # In ascending order each at most once: so many are all.
+        everyone = len(env) == self.num_envs
+        at = slice(None) if everyone else env
+        for room, leaf in zip(self._block.action, action, strict=True):
+            room[at] = leaf
+        self._waiting[at] = False
+        self._agenda.act(None if everyone else env)
         if self._workers.lanes:
             self._dispatch()
 
@@ -156,30 +186,33 @@ class Engine:
 
     # To the lanes.
 
-    def _write(self, env: NDArray[np.int32], action: Leaves) -> None:
-        """Put actions where the lanes of their envs read them."""
-        lanes = self._lane_of[env]
-        for number in np.unique(lanes).tolist():
-            lane, mine = self._lanes[number], lanes == number
-            for room, leaf in zip(lane.block.action, action, strict=True):
-                room[env[mine] - lane.start] = leaf[mine]
-
     def _dispatch(self) -> None:
         """Tell idle lanes what there is to do: actions that were given, and episodes that are to begin."""
         if self._recovery.failure is not None:
             return
         if self._recovery:
             self._revive()
-        for lane in self._lanes:
+        for number in sorted(self._agenda.lanes):
+            lane = self._lanes[number]
             if lane.is_idle:
-                order = self._agenda.order(lane.start, lane.stop)
+                if self._hold:
+                    self._ask(number)
+                order = self._agenda.order(number, hold=self._hold)
                 if order is not None:
                     lane.submit(order)
+
+    def _ask(self, lane: int) -> None:
+        """Ask with which options a lane's envs begin; whoever collects has seen by now how they ended."""
+        if self.before_reset is None:
+            return
+        for env in self._agenda.without_options(lane):
+            options = self.before_reset(env, int(self._block.episode[env]))
+            self._agenda.give(env, options_to_json(options, self._name))
 
     def _revive(self) -> None:
         """Have the envs whose time has come made anew, and their workers started where those are gone."""
         for env in self._recovery.due():
-            lane = self._lanes[self._lane_of[env]]
+            lane = self._lanes[self._agenda.lane_of[env]]
             if isinstance(lane, RemoteLane) and lane.state is State.LOST:
                 self._launch(lane)
             if isinstance(lane, RemoteLane) and lane.state is not State.IDLE:
@@ -220,6 +253,7 @@ class Engine:
         """An env did something wrong: abort its episode, and have it made anew later."""
         reason = f"{kind}: {detail}"
         self.faults[kind] += 1
+        self.last_fault[env] = reason
         if self._open[env]:
             self._aborts.append(Abort(env, reason))
         self._open[env] = self._waiting[env] = False
@@ -243,8 +277,8 @@ class Engine:
         return bool(self._aborts) or any(lane.result is not None for lane in self._lanes)
 
     def _nothing(self) -> Answer:
-        nobody = self._constants.env[:0]
-        return Answer(None, (), None, nobody, tuple(leaf[:0] for leaf in self._lanes[0].block.steps.observation.leaves))
+        steps = self._block.steps
+        return Answer(None, (), None, steps.who[:0], tuple(leaf[:0] for leaf in steps.observation.leaves))
 
     def _answer(self) -> Answer:
         """Hand over what lies in the lanes."""
@@ -255,14 +289,18 @@ class Engine:
                 lane.result = None
         if not taken and not self._aborts:
             return self._nothing()
-        steps = join(
-            [step_rows(lane.block, result.steps, lane.start, lane.stop, self._constants) for lane, result in taken]
-        )
-        if steps is not None:
+        at: NDArray[np.intp] | slice | None
+        if self._workers.lanes:
+            at = rows_at((lane.start, result.steps) for lane, result in taken)
+        else:  # the lane does nothing before it is called again: its rows are handed on as they lie
+            at = slice(taken[0][1].steps) if taken and taken[0][1].steps else None
+        steps = None
+        if at is not None:
+            steps = step_rows(self._block, at, self._constants)
             self._recovery.stepped(steps.env)
-            if len(taken) == 1 and not (self._aborts or self._agenda.wishes or self._lost):
-                result = taken[0][1]
-                if not (result.resets or result.faults or result.unstorable):
+            if not (self._aborts or self._agenda.wishes or self._lost) and all(done.only_steps for _, done in taken):
+                held = self._hold and (steps.terminated | steps.truncated).any()
+                if not held:
                     self._waiting[steps.env] = True
                     return Answer(steps, (), None, steps.env, steps.observation)
         return self._merge(taken, steps)
@@ -274,15 +312,19 @@ class Engine:
             ended = steps.env[done]
             self._open[ended] = False
             self._recovery.ended(ended)
+            if self._hold:
+                for env in ended.tolist():
+                    self._agenda.begin(env)
         for lane, result in taken:
             if result.unstorable:
                 self.unstorable.update(result.unstorable)
             for place, kind, detail in result.faults:
                 self._fail(lane.start + place, kind, detail)
         aborts, self._aborts = tuple(self._aborts), []
-        blocks = [(lane.block, result.resets, lane.start) for lane, result in taken]
-        resets = reset_rows(blocks, self._agenda.options, self._constants)
-        if resets is not None:
+        at = rows_at((lane.start, result.resets) for lane, result in taken)
+        resets = None
+        if at is not None:
+            resets = reset_rows(self._block, at, self._agenda.options, self._constants)
             self._open[resets.env] = True
             self._agenda.begun(resets.env)
             self._recovery.begun(resets.env)

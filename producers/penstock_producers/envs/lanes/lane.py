@@ -11,6 +11,7 @@ import gymnasium
 import numpy as np
 
 from penstock_producers.envs.lanes.containment import RAISED, SPACES, Fault
+from penstock_producers.envs.options import options_from_json
 from penstock_producers.spaces import from_gymnasium
 from penstock_schemas.errors import EnvError, PenstockError
 from penstock_schemas.spaces import leaves, unflatten
@@ -32,7 +33,8 @@ _CONTAINED = (Exception, SystemExit)
 class Begin(NamedTuple):
     """An episode that is to begin: with which options, and in which env."""
 
-    options: dict[str, Any] | None = None
+    options: str | None = None
+    """As JSON, as they are recorded."""
     rebuild: bool = False
     """Whether the env is made anew first."""
     changed: Mapping[str, Any] = _NOTHING
@@ -42,9 +44,11 @@ class Begin(NamedTuple):
 class Order(NamedTuple):
     """What a lane does before it answers; envs are named by their place in the lane, and each is in one part only."""
 
-    step: NDArray[np.int32]
+    step: Sequence[int]
     """Who takes the action that lies in the block, ascending."""
     begin: Mapping[int, Begin] = _NOTHING
+    hold: bool = False
+    """Whether envs whose episodes end wait for an order to begin, instead of beginning at once."""
 
 
 class Result(NamedTuple):
@@ -56,6 +60,11 @@ class Result(NamedTuple):
     """(place, kind, detail)"""
     unstorable: Mapping[str, int] = _NOTHING
     """How many values of infos were left out, by key."""
+
+    @property
+    def only_steps(self) -> bool:
+        """Whether nothing happened but steps."""
+        return not (self.resets or self.faults or self.unstorable)
 
 
 class Lane:
@@ -95,17 +104,18 @@ class Lane:
                 self._take(place, env)
 
     def run(self, order: Order) -> Result:
-        """Do what is ordered; envs whose episodes end are reset at once, and those that fail are closed.
+        """Do what is ordered; envs whose episodes end are reset at once, unless held, and those that fail are closed.
 
         Steps and resets lie in the block ascending by place.
         """
         steps, resets = self.block.steps, self.block.resets
         steps.count = resets.count = 0
         faults: list[tuple[int, Fault]] = []
-        begin: dict[int, dict[str, Any] | None] = {}
-        if len(order.step):
+        begin: dict[int, str | None] = {}
+        if order.step:
             faults += self._step(order.step)
-            begin = dict.fromkeys(steps.done())
+            if not order.hold:
+                begin = dict.fromkeys(steps.done())
         for place, ordered in order.begin.items():
             if ordered.rebuild:
                 try:
@@ -118,7 +128,7 @@ class Lane:
             faults += self._reset(begin)
         for place, _ in faults:
             self._discard(place)
-        told = tuple((place, fault.kind, fault.detail) for place, fault in faults)
+        told = tuple((place, fault.kind, fault.detail) for place, fault in faults) if faults else ()
         return Result(steps.count, resets.count, told, self._take_unstorable())
 
     def render(self, place: int) -> NDArray[Any] | None:
@@ -133,36 +143,36 @@ class Lane:
             self._close(place)
 
     def _take_unstorable(self) -> Mapping[str, int]:
-        counters = [rows.infos.unstorable for rows in (self.block.steps, self.block.resets)]
-        if not any(counters):
+        counters = self.block.steps.infos.unstorable, self.block.resets.infos.unstorable
+        if not (counters[0] or counters[1]):
             return _NOTHING
         taken = sum(counters, Counter[str]())
         for counter in counters:
             counter.clear()
         return taken
 
-    def _step(self, who: NDArray[np.int32]) -> list[tuple[int, Fault]]:
-        places = who.tolist()
+    def _step(self, who: Sequence[int]) -> list[tuple[int, Fault]]:
+        places = list(who)
         all_ = len(places) == len(self._steps)
         steps = self._steps if all_ else [self._steps[place] for place in places]
         answers: list[Any] = []
         answered = answers.append
         faults: list[tuple[int, Fault]] = []
-        for step, action in zip(steps, self._actions(None if all_ else who), strict=True):
+        for step, action in zip(steps, self._actions(None if all_ else places), strict=True):
             try:
                 answered(step(action))
             except _CONTAINED as error:
                 faults.append((places.pop(len(answers)), Fault.raised(error, "step()")))
-        return faults + self.block.steps.extend(places, answers)
+        return faults + self.block.steps.store(places, answers) if answers else faults
 
-    def _actions(self, who: NDArray[np.int32] | None) -> Sequence[Any]:
+    def _actions(self, who: list[int] | None) -> Sequence[Any]:
         # Copies: an env may keep its action, and the next one is written to the same place.
         values = [leaf.copy() if who is None else leaf[who] for leaf in self.block.action]
         if self._plain_action:
             return list(values[0])
         return [unflatten(self._spaces.action, parts) for parts in zip(*values, strict=True)]
 
-    def _reset(self, begin: Mapping[int, dict[str, Any] | None]) -> list[tuple[int, Fault]]:
+    def _reset(self, begin: Mapping[int, str | None]) -> list[tuple[int, Fault]]:
         places: list[int] = []
         answers = []
         faults = []
@@ -173,7 +183,7 @@ class Lane:
             seed = self._seeds.episode(self._indices[place], episode)
             env = self.envs[place]
             try:
-                answer = env.reset(seed=seed, options=options)  # type: ignore[union-attr]  # only envs that are there
+                answer = env.reset(seed=seed, options=options_from_json(options))  # type: ignore[union-attr]  # only envs that are there
                 self._compare_spaces(place)
             except Fault as fault:
                 faults.append((place, fault))
@@ -182,7 +192,7 @@ class Lane:
             else:
                 places.append(place)
                 answers.append((seed, answer))
-        return faults + self.block.resets.extend(places, answers)
+        return faults + self.block.resets.store(places, answers) if answers else faults
 
     def _rebuild(self, place: int, changed: Mapping[str, Any]) -> None:
         self._close(place)

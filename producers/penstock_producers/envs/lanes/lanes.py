@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import time
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
@@ -10,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from penstock_producers.envs.lanes.agenda import Wish
-from penstock_producers.envs.lanes.buffers import Block
+from penstock_producers.envs.lanes.buffers import Block, share
 from penstock_producers.envs.lanes.containment import DEFAULT, DIED, Containment, Fault
 from penstock_producers.envs.lanes.engine import Engine
 from penstock_producers.envs.lanes.lane import Begin, Lane
@@ -18,6 +19,7 @@ from penstock_producers.envs.lanes.local import LocalLane
 from penstock_producers.envs.lanes.probe import probe
 from penstock_producers.envs.lanes.remote import RemoteLane, State
 from penstock_producers.envs.lanes.workers import close, greet
+from penstock_producers.envs.options import options_to_json
 from penstock_schemas.errors import EnvError
 
 if TYPE_CHECKING:
@@ -46,7 +48,13 @@ class Lanes(Engine):
         reward_dtype: float64.
         infos: the columns of the recorded infos, named "info.<key>".
         faults: how many faults there were, by kind; a worker process that is lost counts for each of its envs.
+        last_fault: why each env failed last, "kind: detail", by env; those that never did are not in it.
         unstorable: how many values of infos were left out since their column cannot hold them, by key.
+        before_reset: asked for the options of every reset that is to come and for which none were given, with the
+            env's index and the number of that reset, failed ones counted; None where nobody is to be asked. It is set
+            before `reset`. An env whose episode ends then waits until that has been answered to whoever collects, and
+            begins with the next call: one more answer an episode in which it takes no action. What it raises passes
+            through, and it is asked again with the next call.
     """
 
     @classmethod
@@ -139,19 +147,26 @@ class Lanes(Engine):
             SpaceError: a space that is not mapped.
         """
         parts = np.array_split(np.arange(num_envs), min(workers, num_envs))
+        name = repr(source.env)
+        settings: dict[str, Any] = {"containment": containment, "clock": clock}
         lanes: list[RemoteLane] = []
+        memory = os.memfd_create("penstock-envs")
         try:
             for part in parts:
                 chosen = infos if part[0] == 0 else ()
                 start, stop = int(part[0]), int(part[-1]) + 1
-                lane = RemoteLane(source, start, stop, seeds=seeds, infos=chosen, containment=containment, clock=clock)
-                lanes.append(lane)
-                lane.launch()
-            spaces = greet(lanes, repr(source.env))
-            return cls(lanes, spaces, name=repr(source.env), containment=containment, clock=clock, lockstep=lockstep)
+                lanes.append(RemoteLane(source, start, stop, memory, seeds=seeds, infos=chosen, **settings))
+                lanes[-1].launch()
+            spaces = greet(lanes, name, clock)
+            block = share(spaces, num_envs, memory, check_bounds=containment.check_bounds)
+            for lane in lanes:
+                lane.attach(block, num_envs, spaces)
+            return cls(lanes, block, spaces, name=name, lockstep=lockstep, **settings)
         except BaseException:
             close(lanes)
             raise
+        finally:
+            os.close(memory)
 
     @classmethod
     def _in_process(
@@ -168,7 +183,8 @@ class Lanes(Engine):
         block = Block(spaces, len(envs), check_bounds=containment.check_bounds)
         lane = Lane(envs, range(len(envs)), make=make, spaces=spaces, block=block, seeds=seeds)
         local = LocalLane(lane, 0, len(envs))
-        return cls([local], spaces, name=name, containment=containment, clock=clock, can_rebuild=make is not None)
+        settings: dict[str, Any] = {"containment": containment, "clock": clock}
+        return cls([local], block, spaces, name=name, can_rebuild=make is not None, **settings)
 
     @property
     def envs(self) -> tuple[AnyEnv | None, ...]:
@@ -189,15 +205,7 @@ class Lanes(Engine):
             env: its index.
             options: for its `reset`; recorded as JSON, so they must be plain JSON.
         """
-        try:
-            text = None if options is None else json.dumps(dict(options), allow_nan=False)
-        except (TypeError, ValueError) as error:
-            raise EnvError(
-                f"environment {self._name}: reset options {options!r} are not plain JSON, so they cannot be recorded: "
-                f"{error}; use numbers, strings, lists and dicts with string keys"
-            ) from error
-        begin = Begin(None if text is None else json.loads(text))
-        self._wish(env, Wish("reset", begin, text))
+        self._wish(env, Wish("reset", Begin(options_to_json(options, self._name))))
 
     def rebuild(self, env: int, **changed: Any) -> None:
         """Make one env anew, with other settings from now on; its open episode is aborted with the reason "rebuilt".
@@ -222,7 +230,7 @@ class Lanes(Engine):
 
         Raises `EnvError` where drawing fails.
         """
-        lane = self._lanes[self._lane_of[env]]
+        lane = self._lanes[self._agenda.lane_of[env]]
         if isinstance(lane, LocalLane):
             try:
                 frame: NDArray[Any] | None = lane.render(env - lane.start)

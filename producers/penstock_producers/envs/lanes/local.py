@@ -8,7 +8,6 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-    from penstock_producers.envs.lanes.buffers import Block
     from penstock_producers.envs.lanes.lane import Lane, Order, Result
 
 
@@ -25,11 +24,6 @@ class LocalLane:
         self.lane = lane
         self.start, self.stop = start, stop
         self.result: Result | None = None
-
-    @property
-    def block(self) -> Block:
-        """Where the envs read and write."""
-        return self.lane.block
 
     @property
     def is_idle(self) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import cycle
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -16,6 +17,9 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from penstock_schemas.spaces import Leaf, Leaves, Space
+
+# So many numbers are compared one by one sooner than by numpy.
+_FEW = 32
 
 
 class Observations:
@@ -34,11 +38,15 @@ class Observations:
         check_bounds: bool,
     ) -> None:
         self._space = space
+        self._plain = not isinstance(space, Dict | Tuple)
         self._columns = tuple(_LeafColumn(leaf, n, allocate, check_bounds=check_bounds) for leaf in leaves(space))
         self.leaves: Leaves = tuple(column.values for column in self._columns)
 
     def put(self, start: int, observations: Sequence[Any]) -> None:
         """Copy observations to the rows from `start` on; raises `Fault` where any of them is not of the space."""
+        if self._plain:
+            self._columns[0].put(start, observations)
+            return
         try:
             parts = list(_part(self._space, observations))
         except (TypeError, KeyError, IndexError, ValueError) as error:
@@ -60,6 +68,7 @@ class _LeafColumn:
         self._leaf = leaf
         self._space = space = leaf.space
         self._check = check_bounds or not isinstance(space, Box | Text)
+        self._limits = _limits(space) if isinstance(space, Box) and space.dtype.kind == "f" else None
         self.values = allocate((n, *space.shape), space.dtype)
         self._joined = self.values.reshape(-1, *space.shape[1:]) if space.shape else None
 
@@ -67,8 +76,14 @@ class _LeafColumn:
         stop = start + len(values)
         if self._joined is None or not self._join(start, values):
             self.values[start:stop] = self._convert(values)
-        if self._check and not self._space.contains(self.values[start:stop]).all():
+        if self._check and not self._contains(self.values[start:stop]):
             raise self._fault(f"it is outside its space: {_summary(self.values[start])}")
+
+    def _contains(self, values: NDArray[Any]) -> bool:
+        if self._limits is not None and values.size <= _FEW:
+            pairs = zip(values.ravel().tolist(), cycle(self._limits), strict=False)
+            return all(low <= value <= high for value, (low, high) in pairs)
+        return bool(self._space.contains(values).all())
 
     def _join(self, start: int, values: Sequence[Any]) -> bool:
         """Copy arrays as they are, in one call; whether that was possible."""
@@ -127,6 +142,12 @@ def _part(space: Space, observations: Sequence[Any]) -> Iterator[Sequence[Any]]:
             yield from _part(inner, values)
     else:
         yield observations
+
+
+def _limits(space: Box) -> list[tuple[float, float]]:
+    """Each element's bounds in the box's dtype, or one pair for all elements."""
+    bounds = (np.array(bound).astype(space.dtype).tolist() for bound in np.broadcast_arrays(space.low, space.high))
+    return list(zip(*bounds, strict=True))
 
 
 def _kind_of(value: Any) -> str:

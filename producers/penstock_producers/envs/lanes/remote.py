@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import mmap
+import math
 import os
 import signal
 import socket
@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from penstock_producers.envs.lanes.buffers import Arena, Block, Spaces
+from penstock_producers.envs.lanes.buffers import Spaces
 from penstock_producers.envs.lanes.containment import DIED, HUNG, Containment, Fault
-from penstock_producers.envs.lanes.wire import Channel, order_to_json, result_from_json
+from penstock_producers.envs.lanes.wire import Channel, read_result, write_order
 from penstock_schemas.errors import EnvError, SpaceError
 
 if TYPE_CHECKING:
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
+    from penstock_producers.envs.lanes.buffers import Block
     from penstock_producers.envs.lanes.lane import Order, Result
     from penstock_producers.envs.seeds import Seeds
     from penstock_producers.envs.source import EnvSource
@@ -48,17 +49,18 @@ class RemoteLane:
         start, stop: its envs' indices are `start … stop - 1`.
         state: where the worker stands.
         result: of the last order, until it is taken.
+        deadline: when the worker is taken for hung; infinite where nothing is asked of it.
         spaces: what the first envs of the worker are like, once it has said so.
-        block: where the envs read and write, once that is laid out.
     """
 
-    block: Block
+    _block: Block
 
     def __init__(
         self,
         source: EnvSource,
         start: int,
         stop: int,
+        memory: int,
         *,
         seeds: Seeds,
         infos: Sequence[str],
@@ -70,14 +72,14 @@ class RemoteLane:
         self.state = State.LOST
         self._containment = containment
         self._clock = clock
-        self._deadline = 0.0
-        self._memory = os.memfd_create(f"penstock-envs-{start}-{stop}")
+        self.deadline = math.inf
+        # Its own, to close with the worker.
+        self._memory = os.dup(memory)
         self._layout: dict[str, Any] | None = None
         self.spaces: Spaces | None = None
         self._settings = {
             "source": source.to_json(),
-            "seed": seeds.root,
-            "producer": seeds.producer,
+            "seeds": seeds.to_json(),
             "start": start,
             "stop": stop,
             "infos": list(infos),
@@ -90,18 +92,13 @@ class RemoteLane:
         """Whether it takes an order."""
         return self.state is State.IDLE and self.result is None
 
-    @property
-    def deadline(self) -> float | None:
-        """When the worker is taken for hung; None where nothing is asked of it."""
-        return self._deadline if self.state in {State.STARTING, State.BUSY} else None
-
     def fileno(self) -> int:
         """What becomes readable when the worker answers or ends."""
         return self._channel.fileno()
 
     def launch(self) -> None:
         """Start the worker; it is `IDLE` once it has said hello. Raises `OSError` where there is no room for it."""
-        ours, theirs = socket.socketpair()
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         try:
             self._process = subprocess.Popen(  # noqa: S603 - this interpreter, and our own module
                 [sys.executable, "-m", __package__ + ".worker", str(theirs.fileno()), str(self._memory)],
@@ -119,51 +116,45 @@ class RemoteLane:
         ours.setblocking(False)  # noqa: FBT003 - it takes it by position only
         self._channel = Channel(ours, self._containment.step_timeout)
         self.state = State.STARTING
-        self._deadline = self._clock() + START_TIMEOUT_S
+        self.deadline = self._clock() + START_TIMEOUT_S
         # A worker that comes back makes each env when that is due.
         self._tell({**self._settings, "make": self._layout is None})
 
     def poll(self) -> None:
-        """Take what the worker has sent.
+        """Take what the worker has sent: one message, since it sends no other before it is told something.
 
         Raises `Fault` where it is gone; `EnvError` or `SpaceError` where it could not make its first envs.
         """
-        while self.state is not State.LOST:
-            try:
-                received = self._channel.receive()
-            except EOFError:
-                raise Fault(DIED, self._death()) from None
-            if received is None:
-                return
-            message, _ = received
-            if self.state is State.BUSY:
-                self.result = result_from_json(message, self.block)
-                self.state = State.IDLE
-            elif self._layout is None:
-                self.spaces = _greeting(message)
-                return
-            else:
-                self._tell(self._layout)
-                self.state = State.IDLE
+        if self.state is State.LOST:
+            return
+        try:
+            message = self._channel.receive()
+        except EOFError:
+            raise Fault(DIED, self._death()) from None
+        if message is None:
+            return
+        if self.state is State.BUSY:
+            self.result = read_result(message, self._block)
+            self._rest()
+        elif self._layout is None:
+            self.spaces = _greeting(message[0])
+        else:
+            self._tell(self._layout)
+            self._rest()
 
-    def attach(self, spaces: Spaces) -> None:
-        """Lay out the block, now that it is known of what."""
-        n, check_bounds = self.stop - self.start, self._containment.check_bounds
-        measured = Arena()
-        Block(spaces, n, measured, check_bounds=check_bounds)
-        size = max(measured.size, mmap.PAGESIZE)
-        os.ftruncate(self._memory, size)
-        self.block = Block(spaces, n, Arena(mmap.mmap(self._memory, size)), check_bounds=check_bounds)
-        self._layout = {"spaces": spaces.to_json(), "size": size}
+    def attach(self, block: Block, num_envs: int, spaces: Spaces) -> None:
+        """Tell the worker of the block of all envs, now that it is known of what; this lane has a part of it."""
+        self._block = block.part(self.start, self.stop)
+        self._layout = {"spaces": spaces.to_json(), "num_envs": num_envs}
         self._tell(self._layout)
-        self.state = State.IDLE
+        self._rest()
 
     def submit(self, order: Order) -> None:
         """Have the worker run an order."""
         makes = any(begin.rebuild for begin in order.begin.values())
         self.state = State.BUSY
-        self._deadline = self._clock() + (START_TIMEOUT_S if makes else self._containment.step_timeout)
-        self._tell(order_to_json(order, self.block))
+        self.deadline = self._clock() + (START_TIMEOUT_S if makes else self._containment.step_timeout)
+        self._tell(*write_order(order, self._block))
 
     def render(self, place: int) -> NDArray[np.generic] | None:
         """Have an idle worker's env draw itself; None where it is down or draws no array.
@@ -179,10 +170,6 @@ class RemoteLane:
         shape, dtype = message["frame"]
         return np.frombuffer(bytearray(raw), dtype).reshape(shape)
 
-    def is_late(self) -> bool:
-        """Whether the worker is past its deadline."""
-        return self.deadline is not None and self._clock() >= self.deadline
-
     def hung(self) -> Fault:
         """Why a worker past its deadline is lost."""
         if self.state is State.STARTING:
@@ -194,7 +181,7 @@ class RemoteLane:
         """End the worker, and whatever it has started, at once."""
         if self.state is State.LOST:
             return
-        self.state = State.LOST
+        self._rest(State.LOST)
         with suppress(ProcessLookupError):
             os.killpg(self._process.pid, signal.SIGKILL)
         self._process.wait()
@@ -216,10 +203,14 @@ class RemoteLane:
             os.close(self._memory)
             self._memory = -1
 
-    def _tell(self, message: dict[str, Any]) -> None:
+    def _rest(self, state: State = State.IDLE) -> None:
+        """Nothing is asked of the worker any more."""
+        self.state, self.deadline = state, math.inf
+
+    def _tell(self, message: dict[str, Any], raw: bytes = b"") -> None:
         # Where the worker is gone or reads nothing any more, that shows when its answer is waited for.
         with suppress(OSError):
-            self._channel.send(message)
+            self._channel.send(message, raw)
 
     def _death(self) -> str:
         # Its socket is closed, so either it has ended or it is about to.

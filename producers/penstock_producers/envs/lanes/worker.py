@@ -5,7 +5,6 @@ It ends when its parent closes the socket or is gone, and leaves Ctrl-C to its p
 
 from __future__ import annotations
 
-import mmap
 import os
 import select
 import signal
@@ -16,17 +15,18 @@ import time
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
-from penstock_producers.envs.lanes.buffers import Arena, Block, Spaces
+from penstock_producers.envs.lanes.buffers import Spaces, share
 from penstock_producers.envs.lanes.lane import Lane
 from penstock_producers.envs.lanes.probe import probe
-from penstock_producers.envs.lanes.wire import Channel, order_from_json, result_to_json
-from penstock_producers.envs.seeds import Seeds
+from penstock_producers.envs.lanes.wire import Channel, read_order, write_result
+from penstock_producers.envs.seeds import seeds_from_json
 from penstock_producers.envs.source import EnvSource
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from penstock_producers.envs.lanes.lane import AnyEnv
+    from penstock_producers.envs.lanes.wire import Message
 
 # How long a worker whose parent is gone may take to close its envs.
 _GRACE_S = 5.0
@@ -37,11 +37,11 @@ def work(channel: Channel, memory: int) -> None:
 
     Args:
         channel: to the parent; the first message tells what is to be made.
-        memory: file descriptor of the memory that the block lies in, as large as the layout needs once that is known.
+        memory: file descriptor of the memory that the block of all envs lies in.
     """
     settings, _ = _receive(channel)
     source = EnvSource.from_json(settings["source"])
-    seeds = Seeds(settings["seed"], settings["producer"])
+    seeds = seeds_from_json(settings["seeds"])
     indices = range(settings["start"], settings["stop"])
     envs: list[AnyEnv | None] = [None] * len(indices)
     hello: dict[str, Any] = {}
@@ -56,8 +56,8 @@ def work(channel: Channel, memory: int) -> None:
     channel.send(hello)
     attached, _ = _receive(channel)
     spaces = Spaces.from_json(attached["spaces"])
-    arena = Arena(mmap.mmap(memory, attached["size"]))
-    block = Block(spaces, len(indices), arena, check_bounds=settings["check_bounds"])
+    whole = share(spaces, attached["num_envs"], memory, check_bounds=settings["check_bounds"])
+    block = whole.part(indices.start, indices.stop)
     lane = Lane(envs, indices, make=source.single, spaces=spaces, block=block, seeds=seeds)
     try:
         _serve(channel, lane)
@@ -69,17 +69,18 @@ def work(channel: Channel, memory: int) -> None:
 
 def _serve(channel: Channel, lane: Lane) -> None:
     while True:
-        message, _ = _receive(channel)
-        if "close" in message:
+        message = _receive(channel)
+        described = message[0]
+        if "close" in described:
             return
-        if "render" in message:
-            channel.send(*_render(lane, message["render"]))
+        if "render" in described:
+            channel.send(*_render(lane, described["render"]))
         else:
-            result = lane.run(order_from_json(message, lane.block))
-            channel.send(result_to_json(result, lane.block))
+            result = lane.run(read_order(message, lane.block))
+            channel.send(*write_result(result, lane.block))
 
 
-def _receive(channel: Channel) -> tuple[dict[str, Any], bytes]:
+def _receive(channel: Channel) -> Message:
     message = channel.receive()
     if message is None:
         raise TypeError("a worker's socket blocks")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import select
 import selectors
 import time
 from typing import TYPE_CHECKING
@@ -35,9 +36,10 @@ class Workers:
         self.lanes = lanes
         self._clock = clock
         self._lost = lost
-        self._selector = selectors.DefaultSelector()
+        self._epoll = select.epoll()
+        self._lane_of: dict[int, RemoteLane] = {}
         for lane in lanes:
-            self._selector.register(lane, selectors.EVENT_READ, lane)
+            self._listen_to(lane)
 
     @property
     def busy(self) -> bool:
@@ -47,46 +49,51 @@ class Workers:
     def launch(self, lane: RemoteLane) -> None:
         """Start the worker of a lane anew; raises `OSError` where there is no room for it."""
         lane.launch()
-        self._selector.register(lane, selectors.EVENT_READ, lane)
+        self._listen_to(lane)
 
     def take_in(self, timeout: float) -> bool:
         """Take what workers have sent, waiting for it; whether there was anything. Ends workers past their deadline."""
-        events = self._selector.select(timeout)
-        for key, _ in events:
-            lane = key.data
+        events = self._epoll.poll(timeout)
+        for connection, _ in events:
+            lane = self._lane_of[connection]
             try:
                 lane.poll()
             except Fault as fault:
                 self.lose(lane, fault)
+        now = self._clock()
         for lane in self.lanes:
-            if lane.is_late():
+            if lane.deadline <= now:
                 self.lose(lane, lane.hung())
         return bool(events)
 
     def wait(self, longest: float, due: float | None) -> float:
         """Wait until a worker sends something or is late, or until it is `due`; answer for how long."""
         before = self._clock()
-        times = [lane.deadline for lane in self.lanes if lane.deadline is not None]
+        until = min([before + longest, *(lane.deadline for lane in self.lanes)])
         if due is not None and due > before:  # what is due already waits for its worker
-            times.append(due)
-        wait = min([longest, *(max(0.0, at - before) for at in times)])
+            until = min(until, due)
+        wait = max(0.0, until - before)
         # A clock that stands still must not keep anyone waiting for ever.
         return self._clock() - before if self.take_in(wait) else max(wait, self._clock() - before)
 
     def lose(self, lane: RemoteLane, fault: Fault) -> None:
         """End a worker that is dead or hung."""
-        self._selector.unregister(lane)
+        self._epoll.unregister(lane)
         lane.kill()
         self._lost(lane, fault)
 
     def close(self) -> None:
         """End all workers, also those that no longer answer."""
-        self._selector.close()
+        self._epoll.close()
         close(self.lanes)
 
+    def _listen_to(self, lane: RemoteLane) -> None:
+        self._epoll.register(lane, select.EPOLLIN)
+        self._lane_of[lane.fileno()] = lane
 
-def greet(lanes: Sequence[RemoteLane], name: str) -> Spaces:
-    """Wait until all workers have made their envs; answer what these are like, and lay out what they share.
+
+def greet(lanes: Sequence[RemoteLane], name: str, clock: Callable[[], float]) -> Spaces:
+    """Wait until all workers have made their envs; answer what these are like.
 
     Raises:
         EnvError: envs that cannot be made, or that differ.
@@ -101,7 +108,7 @@ def greet(lanes: Sequence[RemoteLane], name: str) -> Spaces:
             for lane in lanes:
                 if lane.spaces is not None and lane in selector.get_map():
                     selector.unregister(lane)
-                elif lane.spaces is None and lane.is_late():
+                elif lane.spaces is None and lane.deadline <= clock():
                     raise EnvError(f"environment {name}: envs {lane.start} … {lane.stop - 1}: {lane.hung().detail}")
     spaces = [lane.spaces for lane in lanes if lane.spaces is not None]
     for lane, its in zip(lanes, spaces, strict=True):
@@ -110,7 +117,6 @@ def greet(lanes: Sequence[RemoteLane], name: str) -> Spaces:
                 f"environment {name}: env {lane.start} has other spaces than env 0, {its.observation} and {its.action} "
                 f"instead of {spaces[0].observation} and {spaces[0].action}; all envs of a stream have the same"
             )
-        lane.attach(spaces[0])
     return spaces[0]
 
 
