@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks import consumer, producer
+from benchmarks import consumer, policies, producer
 from benchmarks.figure import Figure, pin
 from deploy.local.kafka import LocalKafka
 from penstock_producers.service import use_one_thread
@@ -31,6 +31,8 @@ def measure() -> Iterator[Figure]:
         pin(0, first=True)
         yield from producer.vector_entry_point()
         yield from producer.in_lanes()
+        yield from policies.recurrent()
+        yield from policies.convolutional()
         yield from producer.frames()
         yield from producer.out_of_lockstep()
         with KafkaLog(broker.bootstrap_servers) as log:

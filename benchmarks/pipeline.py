@@ -9,10 +9,11 @@ import numpy as np
 import torch
 
 from penstock_producers.envs import EnvSource, Seeds, make_envs
+from penstock_producers.making import describe
 from penstock_producers.policy import make_policy
 from penstock_producers.publisher import Publisher, PublishLimits, message_room
 from penstock_producers.rollout import Rollout
-from penstock_schemas.stream import StreamSpec
+from penstock_schemas.messages import encode_chunks
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -51,11 +52,12 @@ class Wire:
 class Pipeline:
     """A producer in this process, stepped by hand."""
 
-    def __init__(self, log: Log, env: Envs, policy: str = "actor-critic", fragment_steps: int = 256) -> None:
+    def __init__(
+        self, log: Log, env: Envs, policy: str = "actor-critic", fragment_steps: int = 256, device: str = "cpu"
+    ) -> None:
         self.env = env
-        self.policy = policy_for(env, policy)
-        self.spec = StreamSpec(
-            STREAM, env.observation_space, env.action_space, env.reward_dtype, self.policy.extras, env.infos
+        self.spec, self.policy = describe(
+            STREAM, env, {}, policy=policy, rng=np.random.default_rng(_SEED), device=device
         )
         self.wire = Wire()
         limits = PublishLimits()
@@ -87,6 +89,16 @@ class Pipeline:
             self.publisher.publish(fragment.batches)
             done += fragment.steps
         self.publisher.flush()
+        return done / (time.perf_counter() - started)
+
+    def encode(self, steps: int) -> float:
+        """Step, record and encode only, since the memory log keeps what it is given; answer steps per second."""
+        done, started = 0, time.perf_counter()
+        while done < steps:
+            fragment = self.rollout.fragment()
+            for batch in fragment.batches:
+                encode_chunks(self.spec, batch, producer="bench-0", incarnation=0, sequence=0)
+            done += fragment.steps
         return done / (time.perf_counter() - started)
 
 
