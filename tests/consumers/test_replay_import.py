@@ -29,7 +29,7 @@ else:
     sys.exit("torch is not blocked")
 
 from penstock_consumers.info import describe, format_info
-from penstock_consumers.replay import Replay
+from penstock_consumers.replay import Replay, normalization, observed
 from penstock_consumers.store.bucket import open_bucket
 
 replay = Replay.open(sys.argv[1])
