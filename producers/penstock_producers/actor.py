@@ -30,6 +30,9 @@ class Actor:
     """Hands a policy what it acts on: observations through its connectors, infos, recurrent state.
 
     It is shown every answer of the envs (`see`), and asked once for actions for each env that one says is ready.
+
+    Where an env resets with its next action, whatever that is, it is ready with an episode's last observation. The
+    infos that came with that count as absent then: a mask of what no longer matters may well allow nothing.
     """
 
     def __init__(self, policy: Policy, env: Envs) -> None:
@@ -44,15 +47,26 @@ class Actor:
         self._action = [np.zeros((n, *leaf.space.shape), leaf.space.dtype) for leaf in leaves(env.action_space)]
         self._infos = [(np.zeros((n, *column.shape), column.dtype), np.zeros(n, np.bool_)) for column in env.infos]
         self._state = tuple(np.zeros((n, *column.shape), column.dtype) for column in policy.states)
+        # Which weights act, how often there were others before, and which chose each env's last action.
+        self._weights = policy.version, policy.digest
+        self._refreshed = 0
+        self._chosen_by = np.zeros(n, np.int64)
 
     def see(self, answer: Answer) -> Answer:
-        """Keep what an answer tells; give it back, with the values of last observations where the policy gives them."""
+        """Keep what an answer tells; give it back, with the values of last observations where the policy gives them.
+
+        An episode whose last action other weights chose than those that act now has none.
+        """
         if self._blind:
             return answer
-        if answer.steps is not None:
-            self._keep(answer.steps)
-            if self._final:
-                answer = answer._replace(steps=self._valued(answer.steps))
+        steps = answer.steps
+        if steps is not None:
+            self._keep(steps)
+            ended = np.flatnonzero(steps.terminated | steps.truncated)
+            if self._final and len(ended):
+                answer = answer._replace(steps=self._valued(steps, ended))
+            for _, valid in self._infos:
+                valid[steps.env[ended]] = False
         if answer.resets is not None:
             self._keep(answer.resets)
         return answer
@@ -65,6 +79,8 @@ class Actor:
         inputs = self._inputs(ready, observation, keep=True)
         drawn, sent, state = self._policy.act(inputs)
         at = self._at(ready)
+        if self._final:
+            self._chosen_by[at] = self._acting()
         if self._policy.pipeline:
             for kept, values in zip(self._action, drawn, strict=False):
                 kept[at] = values
@@ -100,12 +116,18 @@ class Actor:
             for kept in (self._reward, *self._action, *self._state):
                 kept[begun] = 0
 
-    def _valued(self, steps: Rows) -> Rows:
-        """Value the observations with which episodes ended of themselves."""
-        ended = np.flatnonzero(steps.terminated | steps.truncated)
-        if not len(ended):
-            return steps
-        inputs = self._inputs(steps.env[ended], tuple(leaf[ended] for leaf in steps.observation), keep=False)
+    def _acting(self) -> int:
+        """How often other weights acted before those that act now."""
+        weights = self._policy.version, self._policy.digest
+        if weights != self._weights:
+            self._weights = weights
+            self._refreshed += 1
+        return self._refreshed
+
+    def _valued(self, steps: Rows, ended: NDArray[np.intp]) -> Rows:
+        """Value the observations with which episodes ended of themselves, by the weights that led to them."""
+        env = steps.env[ended]
+        inputs = self._inputs(env, tuple(leaf[ended] for leaf in steps.observation), keep=False)
         final = np.full(len(steps.env), np.nan, np.float32)
-        final[ended] = self._policy.value(inputs)
+        final[ended] = np.where(self._chosen_by[env] == self._acting(), self._policy.value(inputs), np.nan)
         return steps._replace(final=final)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Literal, Protocol, TypeAlias
 
 from penstock_producers.policy import PolicyWatcher
 from penstock_schemas.chunks import Exploration
+from penstock_schemas.errors import PolicyRejectedError
 
 if TYPE_CHECKING:
     import threading
@@ -15,7 +16,6 @@ if TYPE_CHECKING:
 
     from penstock_producers.policy import Policy
     from penstock_producers.policy.fetcher import Weights
-    from penstock_schemas.errors import PolicyRejectedError
     from penstock_schemas.log import Log
     from penstock_schemas.service import Health
 
@@ -34,7 +34,7 @@ class RefreshObserver(Protocol):
         ...
 
     def rejected(self, error: PolicyRejectedError) -> None:
-        """A version was refused; called from the thread that read it."""
+        """A version was refused; called from the thread that read it, or that was to load it."""
         ...
 
     def waited(self, reason: str, seconds: float) -> None:
@@ -136,7 +136,13 @@ class Refresh:
         newer = watcher.take()
         if newer is None:
             return
-        self._policy.load(newer)
+        try:
+            self._policy.load(newer)
+        except PolicyRejectedError as rejected:
+            # In this order: whoever finds that it is no longer waited for finds that it was refused.
+            self._reject(rejected)
+            watcher.withdraw(newer.version, self._policy.version)
+            return
         if self._policy.exploration == Exploration.RANDOM:
             self._policy.exploration = Exploration.ON
         self._tell()

@@ -6,15 +6,20 @@ from dataclasses import dataclass, field
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
+import gymnasium
 import numpy as np
 import pytest
+from gymnasium.vector import AutoresetMode, SyncVectorEnv
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from penstock_producers.actor import Actor
+from penstock_producers.collect import Collector
 from penstock_producers.envs.rows import Answer, Rows
 from penstock_producers.fragment import Recording
 from penstock_producers.policy import RandomPolicy, TorchPolicy, make_policy
+from penstock_producers.policy.base import Inputs
+from penstock_schemas.chunks import Exploration
 from penstock_schemas.columns import Column
 from penstock_schemas.connectors import Pipeline
 from penstock_schemas.policies import PolicyRecord
@@ -27,7 +32,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from penstock_producers.policy.base import Actions, Inputs
+    from penstock_producers.policy.base import Actions
     from penstock_schemas.connectors import Seen
     from penstock_schemas.spaces import Leaves
 
@@ -38,6 +43,24 @@ SPEC = StreamSpec("test", OBSERVATION, ACTION, FLOAT64, infos=(LEVEL,))
 LOOKBACK = 2
 # The window, and behind it the age, the action and the reward.
 TOLD = 2 * (1 + LOOKBACK) + 3
+
+
+class ClosingEnv(gymnasium.Env[Any, Any]):
+    """Allows actions 0 and 2, and with the fourth step's observation, an episode's last, nothing."""
+
+    observation_space = gymnasium.spaces.Box(-1, 1, (3,), np.float32)
+    action_space = gymnasium.spaces.Discrete(3)
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        super().reset(seed=seed, options=options)
+        self.steps = 0
+        return self.observation_space.sample(), {"mask": np.array([1, 0, 1], np.int8)}
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        self.steps += 1
+        over = self.steps == 4
+        mask = np.array([0, 0, 0] if over else [1, 0, 1], np.int8)
+        return self.observation_space.sample(), 1.0, over, False, {"mask": mask}
 
 
 class Telling:
@@ -173,6 +196,8 @@ def test_each_env_is_acted_on_as_if_alone(mode: str, num_envs: int, end: float, 
             lanes[env].take(rows, row)
             if rows is answer.steps and rows.final is not None and not np.isnan(rows.final[row]):
                 np.testing.assert_allclose(rows.final[row], lanes[env].value(), rtol=1e-5)
+                # What the env is to do with its last observation is nobody's: no info says anything of it.
+                lanes[env].level = None
 
 
 def test_a_value_asked_for_changes_nothing_of_what_comes_next() -> None:
@@ -200,6 +225,61 @@ def test_a_value_asked_for_changes_nothing_of_what_comes_next() -> None:
     assert policy.given is not None
     assert policy.given.observation[0].tolist() == [[5.0] * 6 + [0.0] * 3]
     assert [part.any() for part in acted.drawn[1:]] == [False, False]
+
+
+@pytest.mark.parametrize("policy", ["actor-critic", "q-network", "random"])
+@pytest.mark.parametrize("mode", [*AutoresetMode, "lanes"])
+def test_the_mask_of_a_last_observation_may_allow_nothing(policy: str, mode: Any) -> None:
+    envs: Any = [ClosingEnv() for _ in range(3)]
+    if mode != "lanes":
+        envs = SyncVectorEnv([ClosingEnv] * 3, autoreset_mode=mode)
+    with Collector(envs, policy, behaviour={"mask": "mask"}, infos=["mask"], seed=0) as collector:
+        episodes = [episode for episode in collector.collect(30).episodes if episode.terminated]
+    assert len(episodes) >= 4
+    for episode in episodes:
+        assert set(episode.action.tolist()) <= {0, 2}
+        assert np.ma.filled(episode.infos["mask"], -7).tolist() == [[1, 0, 1]] * 4 + [[0, 0, 0]]
+
+
+@pytest.mark.parametrize("change", ["nothing", "exploration", "version", "settings", "weights"])
+def test_a_last_observation_is_valued_by_the_weights_that_led_to_it(change: str) -> None:
+    """Env 0 and 1 act, what acts is changed, env 1 acts again; then the episodes of both are found to have ended."""
+    policy = make_policy(
+        "actor-critic", OBSERVATION, ACTION, behaviour={"final_value": True}, rng=np.random.default_rng(0)
+    )
+    assert isinstance(policy, TorchPolicy)
+    actor = Actor(policy, Described(2, infos=()))  # type: ignore[arg-type]  # it asks nothing else of envs
+    every, seen, no = np.arange(2, dtype=np.int32), (np.ones((2, 2), np.float32),), np.zeros(2, np.bool_)
+    actor.act(every, seen)
+    weights = {name: value.numpy().copy() for name, value in policy.module.state_dict().items()}
+    if change == "exploration":
+        policy.exploration = Exploration.OFF
+    elif change != "nothing":
+        more = float(change == "weights")
+        settings = {"temperature": 2.0} if change == "settings" else {}
+        number = int(change == "version")
+        policy.load(PolicyRecord(number, {name: value + more for name, value in weights.items()}, settings))
+    actor.act(every[1:], (seen[0][1:],))
+    steps = actor.see(Answer(Rows(every, seen, np.ones(2), ~no, no, no), (), None, every, seen)).steps
+    assert steps is not None
+    assert steps.final is not None
+    changed = change in {"version", "settings", "weights"}
+    assert np.isnan(steps.final).tolist() == [changed, False]
+    assert steps.final[1] == policy.value(Inputs(seen))[1]
+
+
+@pytest.mark.parametrize("change", ["nothing", "exploration", "weights"])
+def test_a_step_that_is_given_out_later_keeps_the_value_of_its_end(change: str) -> None:
+    """Of the fourth steps of three envs, which end their episodes, the last two wait for the next call."""
+    envs = SyncVectorEnv([ClosingEnv] * 3, autoreset_mode=AutoresetMode.SAME_STEP)
+    with Collector(envs, "actor-critic", behaviour={"final_value": True}, seed=0) as collector:
+        collector.collect(10)
+        if change == "weights":
+            policy: Any = collector.policy
+            collector.load(policy.module.state_dict())
+        episodes = collector.collect(2, explore=change != "exploration").episodes
+    values = [np.ma.filled(episode.extras["final_value"], np.nan) for episode in episodes if episode.terminated]
+    assert [np.isfinite(value).tolist() for value in values] == [[True]] * 2
 
 
 def test_what_an_env_remembers_outlives_a_new_version() -> None:

@@ -38,7 +38,7 @@ CHOICES = {
     "multi-binary": MultiBinary((3,)),
     "nested": Dict((("kind", Discrete(3)), ("flags", Tuple((MultiBinary((1,)),))))),
 }
-EPSILON_GREEDY = Behaviour(epsilon=0.3, temperature=2.0)
+EPSILON_GREEDY = Behaviour(epsilon=0.3)
 HOW = {
     "as it is": (Behaviour(), ON),
     "hot": (Behaviour(temperature=3.0), ON),
@@ -285,11 +285,10 @@ def folded(draw: st.DrawFn) -> tuple[Any, NDArray[np.float32], NDArray[np.bool_]
         mask = np.array(draw(st.lists(bits, min_size=rows, max_size=rows)))
         for start, n in zip(np.cumsum([0, *nvec]), nvec, strict=False):
             mask[:, start + draw(st.integers(0, n - 1))] = True
-    behaviour = Behaviour(
-        mask=None if mask is None else "legal",
-        epsilon=draw(st.none() | st.floats(0, 1)),
-        temperature=draw(st.just(1.0) | st.floats(1e-3, 1e3) | st.sampled_from([1e-30, 1e30])),
-    )
+    settings: dict[str, float] = {"epsilon": draw(st.floats(0, 1))}
+    if draw(st.booleans()):
+        settings = {"temperature": draw(st.just(1.0) | st.floats(1e-3, 1e3) | st.sampled_from([1e-30, 1e30]))}
+    behaviour = Behaviour(mask=None if mask is None else "legal", **settings)
     exploration = draw(st.sampled_from([ON, OFF, RANDOM] if behaviour.epsilon is None else list(Exploration)))
     return space, parameters, mask, behaviour, exploration
 

@@ -406,8 +406,36 @@ def test_a_bad_version_is_refused_and_nothing_has_changed(spoil: Any, reason: st
 
 
 @pytest.mark.parametrize(
+    ("name", "value", "reason", "told"),
+    [
+        (f"{ZOO}:bounded", 101, "load", "policy version 3: module Bounded: ValueError: a bias above 100"),
+        (f"{ZOO}:bounded", -101, "not_finite", "policy version 3: module Bounded: value with NaN or infinity for obs"),
+        ("actor-critic", 3e38, "not_finite", "policy version 3: module ActorCritic: parameters with NaN or infinity"),
+        ("q-network", 3e38, "not_finite", "policy version 3: module QNetwork: parameters with NaN or infinity"),
+    ],
+)
+def test_a_version_with_which_the_module_fails_is_refused_and_nothing_has_changed(
+    name: str, value: float, reason: str, told: str
+) -> None:
+    policy, twin = made(name, **NORMALIZED), made(name, **NORMALIZED)
+    good = {name: weight + 1 for name, weight in weights_of(policy).items()}
+    for either in (policy, twin):
+        either.load(PolicyRecord(2, good))
+    own = policy.module.state_dict().keys()
+    bad = {name: np.full_like(weight, value) if name in own else weight + 1 for name, weight in good.items()}
+    policy.check(PolicyRecord(3, bad))
+    with pytest.raises(PolicyRejectedError, match=re.escape(told)) as refused:
+        policy.load(PolicyRecord(3, bad))
+    assert refused.value.reason == reason
+    acts_as(policy, twin)
+    assert (policy.version, policy.digest) == (2, PolicyRecord(2, good).digest)
+
+
+@pytest.mark.parametrize(
     ("name", "action", "settings", "told"),
     [
+        ("actor-critic", Discrete(3), {"epsilon": 0.5, "temperature": 2.0}, "temperature 2.0: with an epsilon no choi"),
+        ("q-network", Discrete(3), {"temperature": 2.0}, "temperature 2.0: with an epsilon no choice is drawn by its"),
         ("actor-critic", Discrete(3), {"epsilon": 2}, "epsilon 2"),
         ("actor-critic", Discrete(3), {"temperature": "hot"}, "temperature 'hot'"),
         ("actor-critic", Discrete(3), {"noise": 0.5}, "noise 0.5: the action has choices only"),
@@ -429,9 +457,14 @@ def refused_as_before(policy: TorchPolicy, twin: TorchPolicy, record: PolicyReco
         with pytest.raises(PolicyRejectedError, match=re.escape(told)) as refused:
             refuse(record)
         assert refused.value.reason == reason
+    acts_as(policy, twin)
+
+
+def acts_as(policy: TorchPolicy, twin: TorchPolicy) -> None:
     assert (policy.version, policy.digest, policy.behaviour) == (twin.version, twin.digest, twin.behaviour)
     assert digest(weights_of(policy), {}) == policy.digest
-    for one, other in zip(policy.act(Inputs(seen())).drawn, twin.act(Inputs(seen())).drawn, strict=True):
+    inputs = Inputs(seen(), (), tuple(np.zeros((64, *column.shape), column.dtype) for column in policy.states))
+    for one, other in zip(policy.act(inputs).drawn, twin.act(inputs).drawn, strict=True):
         assert np.array_equal(one, other)
 
 

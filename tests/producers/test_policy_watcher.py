@@ -241,6 +241,26 @@ def test_taking_never_waits_and_an_outage_passes(topic: Topic) -> None:
         await_version(watcher, 2)
 
 
+def test_a_version_that_was_taken_and_withdrawn_is_waited_for_no_more_and_is_repaired_under_its_number(
+    topic: Topic,
+) -> None:
+    topic.publish(1)
+    with topic.watcher() as watcher:
+        assert taken(watcher) == 1
+        topic.publish(3)
+        await_version(watcher, 3)
+        assert watcher.announced == 3
+        watcher.withdraw(3, acting=1)
+        assert watcher.announced == 1
+        topic.publish(1, 3)
+        await_version(watcher, 3)
+        topic.publish(4)
+        wait_until(lambda: watcher.announced == 4)
+        watcher.withdraw(3, acting=1)
+        assert watcher.announced == 4
+        assert taken(watcher) == 4
+
+
 def test_leaving_ends_the_watching(topic: Topic) -> None:
     before = set(threading.enumerate())
     with topic.watcher() as watcher:

@@ -214,6 +214,27 @@ def test_a_pod_too_far_behind_waits_for_the_newer_version_until_it_is_there_or_r
     pod.await_acting(3)
 
 
+def test_a_version_with_which_the_network_fails_is_refused_and_nothing_waits_for_it(pods: Pods) -> None:
+    pod = pods.start(*SMALL, "--policy", "tests.producers.policy_zoo:bounded", "--max-policy-lag", "0")
+
+    def publish(number: int, bias: float) -> None:
+        pod.weights = {"bias": np.full(2, bias, np.float32)}
+        pod.publish(number)
+
+    publish(1, 1.0)
+    pod.await_acting(1)
+    publish(2, 101.0)
+    wait_until(lambda: pod.value("policies_rejected_total", reason="load") == 1)
+    publish(3, -101.0)
+    wait_until(lambda: pod.value("policies_rejected_total", reason="not_finite") == 1)
+    pod.producer.await_steps(100)
+    assert pod.value("policy_version") == 1
+    assert pod.value("policy_lag_versions") == 0
+    assert pod.producer.health.failing() == {}
+    publish(3, 2.0)
+    pod.await_acting(3)
+
+
 def test_a_pod_too_far_behind_goes_on_where_that_is_set_in_whole_fragments(
     pods: Pods, gated: GatedStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -45,7 +45,8 @@ class Rows(NamedTuple):
     infos: tuple[Info, ...] = ()
     """The recorded infos, in the order of the envs' `infos`: each belongs to its row's observation."""
     final: NDArray[np.float32] | None = None
-    """(n,) the policy's value of the observation where it is an episode's last, NaN elsewhere; the envs give None."""
+    """(n,) the policy's value of the observation where it is an episode's last, NaN elsewhere, and where the weights
+    changed while the action that led to it was on its way; the envs give None."""
     metrics: NDArray[np.float64] | None = None
     """(n, metrics) what callbacks measured of the episodes that end here, NaN for what they did not; the envs give
     None."""

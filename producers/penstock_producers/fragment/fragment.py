@@ -128,7 +128,7 @@ class Fragment:
     def append(self, answer: Answer) -> None:
         """Copy what the envs answered."""
         if answer.steps is not None:
-            self._log.steps(answer.steps, len(self._policies) - 1)
+            self._log.steps(answer.steps)
             self._count(answer.steps.env)
         for abort in answer.aborts:
             self._faulty = True

@@ -80,12 +80,14 @@ class RowLog:
         still: list[int] = kept.tolist()
         return still if self._acted else []
 
-    def steps(self, rows: Rows, policy: int) -> None:
-        """Copy steps, and reset rows among them; `policy` is the one that acts now, and gave the values of the last."""
+    def steps(self, rows: Rows) -> None:
+        """Copy steps, and reset rows among them."""
         start, stop = self._append(rows)
         self.reward[start:stop] = rows.reward
         if self.metrics is not None:
             self.metrics[start:stop] = np.nan if rows.metrics is None else rows.metrics
+        if self.final is not None:
+            self.final[start:stop] = np.nan if rows.final is None else rows.final
         if self._last is not None and stop - start == self.num_envs:
             self.policy[start:stop] = self._last_policy
             for column, values in zip(self.drawn, self._last, strict=True):
@@ -95,10 +97,6 @@ class RowLog:
             self.policy[start:stop] = self._sent_policy[rows.env]
             for column, values in zip(self.drawn, self._sent, strict=True):
                 np.take(values, rows.env, axis=0, out=column[start:stop], mode="clip")
-        if self.final is not None:
-            # A value that a later policy gave, for an action that was on its way when that one came, is nobody's.
-            others = self.policy[start:stop] != policy
-            self.final[start:stop] = np.nan if rows.final is None else np.where(others, np.nan, rows.final)
 
     def resets(self, rows: Rows) -> None:
         """Copy reset rows."""

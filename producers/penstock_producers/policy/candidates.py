@@ -14,10 +14,10 @@ class Candidates:
     """From an announcement to a version at hand; thread-safe.
 
     A version is expected from when it is announced until it is offered, refused, or overtaken by a newer one that was
-    offered. Nothing goes back to an older version than one that was offered.
+    offered. Nothing goes back to an older version than one that was offered, unless that one was withdrawn.
 
     Attributes:
-        changed: notified whenever versions are expected, offered or refused.
+        changed: notified whenever versions are expected, offered, refused or withdrawn.
         announced: the newest version that was announced and not refused, 0 before any.
     """
 
@@ -78,6 +78,14 @@ class Candidates:
                 self._newest.append(found)
             for version in [version for version in self._expected if version <= self._offered]:
                 del self._expected[version]
+            self._settle()
+        self._news.set()
+
+    def withdraw(self, version: int, acting: int) -> None:
+        """Count a version that was taken no longer, since it cannot act; `acting` does, and what is newer may come."""
+        with self.changed:
+            if self._offered == version:
+                self._offered = acting
             self._settle()
         self._news.set()
 

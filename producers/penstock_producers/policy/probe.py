@@ -47,9 +47,20 @@ def probe(module: torch.nn.Module, forward: ModuleForward, given: Leaves, state:
     for name, found, shape in _named(answer, getattr(module, "state_shapes", {}), state, what, n, parameters):
         if tuple(found.shape) != shape or found.dtype != torch.float32:
             raise PolicyError(f"{what}: {name} {tuple(found.shape)} of {found.dtype}, not {shape} of float32")
-        if found.isnan().any():
-            raise PolicyError(f"{what}: {name} with NaN for observations of their space: {_told(given)}")
-    return forward.arrays(answer)
+    answered = forward.arrays(answer)
+    if infinite := not_finite(answered):
+        raise PolicyError(f"{what}: {infinite} with NaN or infinity for observations of their space: {_told(given)}")
+    return answered
+
+
+def not_finite(answered: Forwarded) -> str | None:
+    """Name what of an answer has NaN or infinity; a parameter may be -inf, as the logit of what is never chosen."""
+    parameters, value, after = answered
+    if np.isnan(parameters).any() or np.isposinf(parameters).any():
+        return "parameters"
+    if value is not None and not np.isfinite(value).all():
+        return "value"
+    return None if all(np.isfinite(part).all() for part in after) else "states"
 
 
 def compare(module: torch.nn.Module, forward: Forward, given: Leaves, state: Leaves, expected: Forwarded) -> None:

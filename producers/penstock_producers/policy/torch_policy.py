@@ -14,7 +14,7 @@ from penstock_producers.policy.distributions import check_behaviour
 from penstock_producers.policy.forward import ModuleForward
 from penstock_producers.policy.inputs import examples
 from penstock_producers.policy.mask import mask_among
-from penstock_producers.policy.probe import compare, probe, state_columns
+from penstock_producers.policy.probe import compare, not_finite, probe, state_columns
 from penstock_producers.policy.weights import check_weights, load_weights, weights_of
 from penstock_schemas.chunks import Exploration
 from penstock_schemas.columns import Column
@@ -194,15 +194,35 @@ class TorchPolicy:
         self._with(record.settings)
 
     def load(self, record: PolicyRecord) -> None:
-        """Load a version's weights, connectors' parameters and settings; the digest is that of what was loaded."""
+        """Load a version's weights, connectors' parameters and settings; the digest is that of what was loaded.
+
+        Raises `PolicyRejectedError` too for weights that the module does not take, or with which it raises or answers
+        NaN or infinity for the observations that it was tried on when it was made: those before then act on.
+        """
         self.check(record)
-        connectors = self.pipeline.weights.keys()
-        load_weights(self._module, {name: value for name, value in record.weights.items() if name not in connectors})
-        self.pipeline.load({name: record.weights[name].copy() for name in connectors})
+        self._forward = self._loaded(record)
+        self.pipeline.load({name: record.weights[name].copy() for name in self.pipeline.weights})
         self._behaviour = self._with(record.settings)
-        self._forward = self._made_forward()
         self.version = record.version
         self.digest = digest(self._weights(), record.settings)
+
+    def _loaded(self, record: PolicyRecord) -> Forward:
+        """Load the module's weights, and make what acts of them; or put back those before, and refuse the version."""
+        what = f"policy version {record.version}: module {type(self._module).__name__}"
+        before = {name: value.copy() for name, value in weights_of(self._module).items()}
+        try:
+            load_weights(self._module, {name: record.weights[name] for name in before})
+            forward = self._made_forward()
+            with np.errstate(all="ignore"):
+                answered = forward(*self._examples())
+        except Exception as error:
+            load_weights(self._module, before)
+            raise PolicyRejectedError("load", f"{what}: {type(error).__name__}: {error}") from error
+        if infinite := not_finite(answered):
+            load_weights(self._module, before)
+            told = f"{what}: {infinite} with NaN or infinity for observations of their space"
+            raise PolicyRejectedError("not_finite", told)
+        return forward
 
     def _choose(self, inputs: Inputs, exploration: Exploration) -> Forwarded:
         parameters, value, state = self._forward(self._gather(inputs.observation), inputs.state)
@@ -223,8 +243,7 @@ class TorchPolicy:
     def _probe(self) -> bool:
         """Try the module, and the function that acts in its stead; tell whether observations are valued."""
         module = self._module
-        given = self._gather(examples(self.pipeline.space, _PROBED))
-        state = tuple(np.zeros((_PROBED, *column.shape), column.dtype) for column in self.states)
+        given, state = self._examples()
         answered = probe(module, self._module_forward, given, state, self._distribution.parameters)
         if self._numpy_forward is not None:
             compare(module, self._numpy_forward(), given, state, answered)
@@ -235,6 +254,11 @@ class TorchPolicy:
                 "or leave final_value out"
             )
         return valued
+
+    def _examples(self) -> tuple[Leaves, Leaves]:
+        """Inputs that the module is tried on, and the states before them."""
+        state = tuple(np.zeros((_PROBED, *column.shape), column.dtype) for column in self.states)
+        return self._gather(examples(self.pipeline.space, _PROBED)), state
 
     def _made_forward(self) -> Forward:
         return self._module_forward if self._numpy_forward is None else self._numpy_forward()

@@ -34,7 +34,8 @@ class PolicyWatcher:
         log: where the topic is.
         topic: the stream's policies.
         check: raises `PolicyRejectedError` for a version that cannot act; what it refuses displaces nothing.
-        rejected: told of every version that was refused, once, from the thread that read it.
+        rejected: told of every version that was refused, from the thread that read it: once each time that it is read.
+            Where the log no longer holds the place that was read up to, all that it holds is read again.
         weights: where weights are that are larger than a message; without it such a version is refused.
     """
 
@@ -71,6 +72,10 @@ class PolicyWatcher:
     def take(self) -> PolicyRecord | None:
         """Answer a version newer than any taken before, or None; never waits."""
         return self._candidates.take()
+
+    def withdraw(self, version: int, acting: int) -> None:
+        """Count a version that was taken as announced no longer, since it cannot act after all; `acting` does."""
+        self._candidates.withdraw(version, acting)
 
     def wait(self, seconds: float) -> None:
         """Wait until a version came to hand or was refused since the last time, at most so many seconds."""

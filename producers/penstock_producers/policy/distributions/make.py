@@ -36,6 +36,11 @@ def check_behaviour(distribution: Distribution, behaviour: Behaviour) -> None:
             if value is not None:
                 raise PolicyError(f"behaviour: {name} {value!r}: the action has floats only, and no choices; leave it")
     if distribution.discrete:
+        if behaviour.epsilon is not None and behaviour.temperature != Behaviour.temperature:
+            raise PolicyError(
+                f"behaviour: temperature {behaviour.temperature!r}: with an epsilon no choice is drawn by its logits; "
+                "leave it, or the epsilon"
+            )
         for name in ("noise", "mapping"):
             value = getattr(behaviour, name)
             if value != getattr(Behaviour, name):
