@@ -184,9 +184,9 @@ class Recorder:
             self._begin(env, 0, 0, [column[-1] for column in chunk.overlapping], continues=chunk.episode)
 
     def _recorded(self, policy: ActingPolicy, drawn: list[Any], rows: Rows, i: int) -> list[Any]:
-        """What is recorded of a step: what its policy leaves out is not, nor what another thinks of its end."""
+        """What is recorded of a step: what its policy leaves out is not."""
         if _final(self.spec):
-            value = np.nan if rows.final is None or policy is not self.policy else float(rows.final[i])
+            value = np.nan if rows.final is None else float(rows.final[i])
             drawn = [*drawn, None if np.isnan(value) else value]
         actions = len(self.spec.action_columns)
         extras = zip(self.spec.extras, drawn[actions:], strict=True)

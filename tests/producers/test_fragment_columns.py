@@ -134,8 +134,8 @@ def test_a_chunk_that_a_message_s_size_cut_off_has_its_own_state() -> None:
     assert told(rows, "action", "state.h") == [[[0, 1], [0, 0]], [[2, 3], [2, -2]], [[4], [4, -4]]]
 
 
-def test_an_action_on_its_way_over_a_refresh_keeps_its_state_and_loses_the_value_of_its_end() -> None:
-    """The policy that values the last observation is not the one that the other values of the chunk are of."""
+def test_an_action_on_its_way_over_a_refresh_keeps_its_state_and_the_value_that_its_end_was_given() -> None:
+    """Whoever gives the value knows by whom the action was chosen; the fragment is told of the step later, perhaps."""
     played = Played(2)
     played.send(0, 1)
     played.recv(1)
@@ -144,7 +144,7 @@ def test_an_action_on_its_way_over_a_refresh_keeps_its_state_and_loses_the_value
     played.send(1)
     played.recv(0, 1, ends=Ends.TERMINATED, final=0.25)
     assert told(played.close(), "env", "policy_version", "action", "state.h", "final_value") == [
-        [0, 1, [0], [0, 0], [None]],
+        [0, 1, [0], [0, 0], [0.25]],
         [1, 2, [1], [1, -1], [0.25]],
     ]
 

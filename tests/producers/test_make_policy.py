@@ -217,6 +217,12 @@ BUILT_IN = "'actor-critic', 'recurrent', 'convolutional', 'q-network', 'random'"
             {"arguments": {"hidden": []}},
             "policy 'random': it takes no arguments, but was given {'hidden': []}",
         ),
+        (
+            "actor-critic",
+            {"behaviour": {"epsilon": 0.5, "temperature": 2.0}},
+            "temperature 2.0: with an epsilon no choice is drawn by its logits; leave it, or the epsilon",
+        ),
+        ("q-network", {"behaviour": {"temperature": 5.0}}, "behaviour: temperature 5.0: with an epsilon"),
         ("random", {"behaviour": {"epsilon": 0.5}}, "policy 'random': of a behaviour it has the mask only, not {"),
         ("actor-critic", {"observation": Text(3)}, "observation is text, which no network takes"),
         (f"{ZOO}:constant", {"action": Text(3), "arguments": {"parameters": [0.0]}}, "no policy draws from Text"),
@@ -243,8 +249,16 @@ BUILT_IN = "'actor-critic', 'recurrent', 'convolutional', 'q-network', 'random'"
         (f"{ZOO}:answering", {"arguments": {"what": "narrow"}}, "parameters (2, 2) of torch.float32, not (2, 3) of"),
         (f"{ZOO}:answering", {"arguments": {"what": "value column"}}, "value (2, 1) of torch.float32, not (2,) of"),
         (f"{ZOO}:answering", {"arguments": {"what": "double"}}, "parameters (2, 3) of torch.float64, not (2, 3) of"),
-        (f"{ZOO}:answering", {"arguments": {"what": "nan"}}, "module Answering: parameters with NaN for observations"),
-        (f"{ZOO}:answering", {"arguments": {"what": "nan value"}}, "module Answering: value with NaN for observations"),
+        (
+            f"{ZOO}:answering",
+            {"arguments": {"what": "nan"}},
+            "module Answering: parameters with NaN or infinity for observations",
+        ),
+        (
+            f"{ZOO}:answering",
+            {"arguments": {"what": "nan value"}},
+            "module Answering: value with NaN or infinity for observations",
+        ),
         (
             f"{ZOO}:valueless",
             {"behaviour": {"final_value": True}},

@@ -75,7 +75,7 @@ def test_what_was_remembered_outlives_a_new_version() -> None:
         ("a list", "module Forgetting: forward must answer (parameters, value, states)"),
         ("no tensor", "module Forgetting: forward must answer (parameters, value, states)"),
         ("wide", "module Forgetting: state 'sum' (2, 1, 4) of torch.float32, not (2, 4) of float32"),
-        ("nan", "module Forgetting: state 'sum' with NaN for observations of their space"),
+        ("nan", "module Forgetting: states with NaN or infinity for observations of their space"),
     ],
 )
 def test_a_module_that_remembers_otherwise_than_it_says_is_refused(what: str, told: str) -> None:
