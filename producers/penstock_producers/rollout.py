@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from penstock_producers.actor import Actor
+from penstock_producers.envs.rows import Abort
 from penstock_producers.fragment import ActingPolicy, ClosedFragment, Fragment
 from penstock_producers.fragment.split import longest_chunk
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
     import numpy as np
     from numpy.typing import NDArray
@@ -20,6 +21,8 @@ if TYPE_CHECKING:
 
 # What the steps of a fragment may take, however large the observations: as much as a processor's cache may hold.
 _FRAGMENT_BYTES = 8 << 20
+# Why an episode ends that a reset of all envs leaves open.
+RESET = "reset"
 
 
 class Observer(Protocol):
@@ -47,6 +50,7 @@ class Rollout:
         beat: called after each answer of the envs.
         observer: is shown every answer, and may add the metrics of episodes to it.
         interrupt: asked after each answer whether the fragment is to close before its time.
+        options: of the envs' reset.
     """
 
     def __init__(
@@ -63,6 +67,7 @@ class Rollout:
         beat: Callable[[], None] = lambda: None,
         observer: Observer | None = None,
         interrupt: Callable[[], bool] | None = None,
+        options: Mapping[str, Any] | None = None,
     ) -> None:
         self._env = env
         self._policy = policy
@@ -77,8 +82,13 @@ class Rollout:
         self.parked: NDArray[np.bool_] | None = None
         self._fragment = Fragment(spec, env.num_envs, capacity, message_bytes, policy.recording, cut_steps)
         self._acting: ActingPolicy | None = None
-        self.answer = self._seen(env.reset())
+        self.answer = self._seen(env.reset(options))
         self.record(self.answer)
+
+    @property
+    def full(self) -> bool:
+        """Whether the fragment is to close before another answer is recorded."""
+        return self._fragment.full
 
     def fragment(self) -> ClosedFragment:
         """Step the envs until the fragment is full or its time is over.
@@ -125,6 +135,16 @@ class Rollout:
         """Close the fragment as it stands; the next one goes on from here."""
         return self._fragment.close()
 
+    def reset(self, options: Mapping[str, Any] | None = None) -> Answer:
+        """Begin a new episode in every env, with options for its reset; what is open ends aborted, as "reset".
+
+        Answers that were not recorded need not be. An episode whose end is in one of them is open to the fragment, and
+        not to the observer: so every env has an abort here, which says nothing where no episode is open.
+        """
+        aborts = tuple(Abort(env, RESET) for env in range(self._env.num_envs))
+        self.answer = self._seen(self._env.reset(options)._replace(aborts=aborts))
+        return self.answer
+
     def _seen(self, answer: Answer) -> Answer:
         answer = self._actor.see(answer)
         return answer if self._observer is None else self._observer.see(answer)
@@ -132,6 +152,6 @@ class Rollout:
 
 def _capacity(spec: StreamSpec, num_envs: int, fragment_steps: int, message_bytes: int) -> int:
     """How many steps of each env a fragment takes: where they are large, so many that messages come full."""
-    capacity = max(1, min(fragment_steps, _FRAGMENT_BYTES // (num_envs * spec.step_bytes)))
+    capacity = max(1, min(fragment_steps, _FRAGMENT_BYTES // (num_envs * (spec.step_bytes + spec.chunk_bytes))))
     longest = longest_chunk(spec, message_bytes)
     return capacity - capacity % longest if capacity > longest else capacity

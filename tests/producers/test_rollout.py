@@ -322,3 +322,43 @@ def test_an_env_that_breaks_costs_its_own_episode_and_nothing_of_its_siblings() 
         "env_raised: step() raised ValueError: the pole is missing"
     }
     broken.env.close()
+
+
+def test_a_reset_ends_what_is_open_and_begins_anew_with_its_options(env: Envs) -> None:
+    made = Made(env)
+    made.rollout.fragment()
+    before = rows_of(made.rollout.fragment().batches)
+    open_ = {
+        row["env"] for row in before if row is [r for r in before if r["env"] == row["env"]][-1] and not row["ends"]
+    }
+    made.rollout.record(made.rollout.reset({"level": 3}))
+    closed = made.rollout.fragment()
+    for batch in closed.batches:
+        check(batch, made.spec)
+    rows = rows_of(closed.batches)
+    aborted = [row for row in rows if row["ends"] == Ends.ABORTED]
+    assert {row["env"] for row in aborted} == open_
+    assert {(row["abort_reason"], len(row["reward"])) for row in aborted} == {("reset", 0)}
+    for number in range(NUM_ENVS):
+        begun = next(row for row in rows if row["env"] == number and row["chunk"] == 0)
+        assert begun["reset_options"] == '{"level": 3}'
+        assert begun["observation"][0][2] == 0
+
+
+def test_an_env_that_is_parked_is_stepped_no_more() -> None:
+    made = Made(envs_of(f"{ZOO}:CountingEnv"))
+    made.rollout.begin()
+    made.rollout.parked = np.array([False, True, False])
+    for _ in range(4):
+        made.rollout.record(made.rollout.step(1.0))
+    assert {row["env"] for row in rows_of(made.rollout.close().batches)} == {0, 2}
+
+
+def test_the_first_reset_has_the_options_that_it_is_given() -> None:
+    env = envs_of(f"{ZOO}:CountingEnv", 1)
+    policy = make_policy("random", env.observation_space, env.action_space, rng=np.random.default_rng(0))
+    spec = StreamSpec("test", env.observation_space, env.action_space, env.reward_dtype, policy.extras)
+    limits: dict[str, Any] = {"fragment_steps": 3, "fragment_seconds": 1e9, "message_bytes": 1 << 19}
+    rollout = Rollout(env, policy, spec, **limits, clock=lambda: 0.0, options={"level": 1})
+    (row, *_) = rows_of(rollout.fragment().batches)
+    assert row["reset_options"] == '{"level": 1}'
