@@ -1,4 +1,4 @@
-"""`penstock-producer`, and `python -m penstock_producers`: a producer, or with `check` first a check of an env."""
+"""`penstock-producer`, and `python -m penstock_producers`: a producer, or the command that is named first."""
 
 from __future__ import annotations
 
@@ -6,13 +6,20 @@ import sys
 
 
 def main() -> None:
-    """Run a producer or a check; exits with 0 after a clean stop or a check that found nothing, else with 1 or 2."""
+    """Run a producer, a check or an evaluation.
+
+    Exits with 0 after a clean stop, a check that found nothing or an evaluation of every seed, else with 1 or 2.
+    """
     try:
         # Imported here, since a base install lacks what they need, and that is to be told in one line.
         if sys.argv[1:2] == ["check"]:
             from penstock_producers.check import cli  # noqa: PLC0415  (as said)
 
             sys.exit(cli.main(sys.argv[2:]))
+        if sys.argv[1:2] == ["evaluate"]:
+            from penstock_producers.evaluate import cli as evaluation  # noqa: PLC0415  (as said)
+
+            sys.exit(evaluation.main(sys.argv[2:]))
         from penstock_producers.service import serve  # noqa: PLC0415  (as said)
         from penstock_producers.settings import ProducerSettings  # noqa: PLC0415  (as said)
         from penstock_schemas.service import run_service  # noqa: PLC0415  (as said)
