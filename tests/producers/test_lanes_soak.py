@@ -41,10 +41,13 @@ EVERYTHING = (*3 * KINDS, "hang", "kill", "kill")
 @pytest.mark.parametrize(
     ("make", "n", "kinds", "one_in", "steps"),
     [
-        pytest.param(local, 16, KINDS, 4, 100_000, id="in the process"),
-        pytest.param(existing, 16, IN_STEP, 4, 100_000, id="existing"),
-        pytest.param(two_workers, 16, KINDS, 20, 100_000, id="in workers"),
-        pytest.param(worker_each, 4, EVERYTHING, 100, 20_000, id="in a worker each"),
+        pytest.param(local, 16, KINDS, 4, 25_000, id="in the process"),
+        pytest.param(existing, 16, IN_STEP, 4, 25_000, id="existing"),
+        pytest.param(two_workers, 16, KINDS, 20, 25_000, id="in workers"),
+        pytest.param(worker_each, 4, EVERYTHING, 100, 10_000, id="in a worker each"),
+        pytest.param(local, 16, KINDS, 4, 100_000, id="in the process, long", marks=pytest.mark.soak),
+        pytest.param(existing, 16, IN_STEP, 4, 100_000, id="existing, long", marks=pytest.mark.soak),
+        pytest.param(two_workers, 16, KINDS, 20, 100_000, id="in workers, long", marks=pytest.mark.soak),
         # Every step is a message each way, so this takes a minute.
         pytest.param(worker_each, 4, EVERYTHING, 400, 100_000, id="in a worker each, long", marks=pytest.mark.soak),
     ],
