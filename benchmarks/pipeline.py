@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
+from benchmarks.figure import Figure, paired
 from penstock_producers.envs import EnvSource, Seeds, make_envs
 from penstock_producers.making import describe
 from penstock_producers.policy import make_policy
@@ -27,6 +28,7 @@ CARTPOLE = "CartPole-v1"
 STREAM = "bench"
 TOPIC = f"rollouts.{STREAM}"
 _SEED = 0
+_ROUNDS = 7
 
 
 class Wire:
@@ -100,6 +102,18 @@ class Pipeline:
                 encode_chunks(self.spec, batch, producer="bench-0", incarnation=0, sequence=0)
             done += fragment.steps
         return done / (time.perf_counter() - started)
+
+
+def against(name: str, pipeline: Pipeline, bare: Callable[[int], float], least: float, steps: int) -> Figure:
+    """Measure a producer that publishes, in turn with a bare loop; closes its envs."""
+    with pipeline.publisher:
+        pipeline.run(steps // 6)
+        bare(steps // 6)
+        ours, reference, ratio = paired(lambda: pipeline.run(steps), lambda: bare(steps), _ROUNDS)
+        pipeline.publisher.end("bench")
+        pipeline.publisher.flush()
+    pipeline.env.close()
+    return Figure(name, round(ours), "steps/s", round(reference), round(ratio, 3), f">= {least} x", ratio >= least)
 
 
 def envs(env: str, num_envs: int, **settings: Any) -> Envs:

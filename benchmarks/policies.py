@@ -10,7 +10,7 @@ import numpy as np
 import torch
 
 from benchmarks.figure import Figure, paired
-from benchmarks.pipeline import CARTPOLE, TOPIC, Pipeline, envs
+from benchmarks.pipeline import CARTPOLE, TOPIC, Pipeline, against, envs
 from benchmarks.zoo import Frames
 from penstock_schemas.log.memory import MemoryLog
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
 _SEED = 0
-_ENVS, _STEPS, _ROUNDS = 64, 150_000, 7
+_ENVS, _STEPS = 64, 150_000
 _FRAME_ENVS, _FRAME_STEPS, _FRAME_ROUNDS = 256, 40_000, 5
 _LEAST = 0.9
 
@@ -29,14 +29,7 @@ def recurrent() -> Iterator[Figure]:
         log.create(TOPIC)
         pipeline = Pipeline(log, envs(CARTPOLE, _ENVS), policy="recurrent")
         bare = _bare_loop(gymnasium.make_vec(CARTPOLE, _ENVS, vectorization_mode="vector_entry_point"), pipeline.policy)
-        with pipeline.publisher:
-            pipeline.run(_STEPS // 6)
-            bare(_STEPS // 6)
-            ours, reference, ratio = paired(lambda: pipeline.run(_STEPS), lambda: bare(_STEPS), _ROUNDS)
-            pipeline.publisher.end("bench")
-            pipeline.publisher.flush()
-        pipeline.env.close()
-    yield _figure(f"a GRU policy to memory, N = {_ENVS}", ours, reference, ratio)
+        yield against(f"a GRU policy to memory, N = {_ENVS}", pipeline, bare, _LEAST, _STEPS)
 
 
 def convolutional(device: str = "cuda", num_envs: int = _FRAME_ENVS, steps: int = _FRAME_STEPS) -> Iterator[Figure]:
@@ -54,13 +47,8 @@ def convolutional(device: str = "cuda", num_envs: int = _FRAME_ENVS, steps: int 
         bare(steps // 6)
         ours, reference, ratio = paired(lambda: pipeline.encode(steps), lambda: bare(steps), _FRAME_ROUNDS)
         pipeline.env.close()
-    yield _figure(
-        f"a convolutional policy on {device} through record and encode, N = {num_envs}", ours, reference, ratio
-    )
-
-
-def _figure(name: str, ours: float, reference: float, ratio: float) -> Figure:
-    return Figure(name, round(ours), "steps/s", round(reference), round(ratio, 3), f">= {_LEAST} x", ratio >= _LEAST)
+    name = f"a convolutional policy on {device} through record and encode, N = {num_envs}"
+    yield Figure(name, round(ours), "steps/s", round(reference), round(ratio, 3), f">= {_LEAST} x", ratio >= _LEAST)
 
 
 def _bare_loop(vector_env: Any, policy: Any, device: str = "cpu") -> Callable[[int], float]:

@@ -11,7 +11,7 @@ import numpy as np
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
 from benchmarks.figure import Figure, paired
-from benchmarks.pipeline import CARTPOLE, TOPIC, Pipeline, bare_loop, envs, policy_for
+from benchmarks.pipeline import CARTPOLE, TOPIC, Pipeline, against, bare_loop, envs, policy_for
 from benchmarks.zoo import Arm
 from penstock_schemas.log.memory import MemoryLog
 
@@ -37,7 +37,7 @@ def vector_entry_point() -> Iterator[Figure]:
             pipeline = _pipeline(log, envs(CARTPOLE, num_envs))
             bare = _bare(gymnasium.make_vec(CARTPOLE, num_envs, vectorization_mode="vector_entry_point"), pipeline)
             steps = _STEPS if num_envs > 8 else _LANE_STEPS  # noqa: PLR2004  (the slow one)
-            yield _against(f"producer to memory, N = {num_envs}", pipeline, bare, least, steps)
+            yield against(f"producer to memory, N = {num_envs}", pipeline, bare, least, steps)
     yield _wire_bytes()
 
 
@@ -45,7 +45,7 @@ def to_kafka(log: Log) -> Iterator[Figure]:
     """Measure publishing to a Kafka whose broker has the other core."""
     pipeline = _pipeline(log, envs(CARTPOLE, 64))
     bare = _bare(gymnasium.make_vec(CARTPOLE, 64, vectorization_mode="vector_entry_point"), pipeline)
-    yield _against("producer to Kafka, N = 64", pipeline, bare, 1.0, _STEPS)
+    yield against("producer to Kafka, N = 64", pipeline, bare, 1.0, _STEPS)
 
 
 def in_lanes() -> Iterator[Figure]:
@@ -58,7 +58,7 @@ def in_lanes() -> Iterator[Figure]:
         with MemoryLog() as log:
             pipeline = _pipeline(log, envs(env, 64, vectorization="lanes"))
             bare = _bare(SyncVectorEnv([make] * 64, autoreset_mode=AutoresetMode.NEXT_STEP), pipeline)
-            yield _against(name, pipeline, bare, least, _LANE_STEPS)
+            yield against(name, pipeline, bare, least, _LANE_STEPS)
 
 
 def frames() -> Iterator[Figure]:
@@ -109,17 +109,6 @@ def _pipeline(log: Log, env: Envs) -> Pipeline:
 
 def _bare(vector_env: Any, pipeline: Pipeline) -> Callable[[int], float]:
     return bare_loop(vector_env, policy_for(pipeline.env).module)  # type: ignore[attr-defined]  # the built-in has one
-
-
-def _against(name: str, pipeline: Pipeline, bare: Callable[[int], float], least: float, steps: int) -> Figure:
-    with pipeline.publisher:
-        pipeline.run(steps // 6)
-        bare(steps // 6)
-        ours, reference, ratio = paired(lambda: pipeline.run(steps), lambda: bare(steps), _ROUNDS)
-        pipeline.publisher.end("bench")
-        pipeline.publisher.flush()
-    pipeline.env.close()
-    return Figure(name, round(ours), "steps/s", round(reference), round(ratio, 3), f">= {least} x", ratio >= least)
 
 
 def _copy(frames: int, frame_bytes: int) -> float:

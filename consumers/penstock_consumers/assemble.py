@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from penstock_consumers.store import segments
 from penstock_schemas.chunks import ChunkRows, Ends, fixed
-from penstock_schemas.columns import item_values, list_column, list_offsets, list_valid, list_values
+from penstock_schemas.columns import item_values, list_column, list_offsets, list_values, lists_valid, ranges
 from penstock_schemas.stream import ROW_FIELDS
 
 if TYPE_CHECKING:
@@ -247,9 +247,7 @@ class _Gather:
     def __init__(
         self, items: NDArray[np.int64], order: NDArray[Any], lengths: NDArray[np.int64], first: NDArray[Any]
     ) -> None:
-        starts = (np.cumsum(items) - items)[order]
-        ends = np.cumsum(lengths)
-        self._index = np.repeat(starts - (ends - lengths), lengths) + np.arange(ends[-1])
+        self._index = ranges((np.cumsum(items) - items)[order], lengths)
         self._offsets = np.append(0, np.add.reduceat(lengths, first).cumsum()).astype(np.int32)
 
     def __call__(self, column: Column, arrays: Sequence[pa.ListArray]) -> pa.ListArray:
@@ -259,19 +257,6 @@ class _Gather:
             texts = pa.concat_arrays([array.flatten() for array in arrays]).take(pa.array(self._index))
             return pa.ListArray.from_arrays(pa.array(self._offsets), texts, type=column.field.type)
         values = np.concatenate([list_values(array, column) for array in arrays])
-        valid = _valid(arrays) if column.nullable else None
+        valid = lists_valid(arrays) if column.nullable else None
         taken = np.take(values, self._index, axis=0)
         return list_column(column, taken, self._offsets, None if valid is None else valid[self._index])
-
-
-def _valid(arrays: Sequence[pa.ListArray]) -> NDArray[np.bool_] | None:
-    """Tell which items are there, shape (items,); None where all are."""
-    parts = [list_valid(array) for array in arrays]
-    if all(part is None for part in parts):
-        return None
-    return np.concatenate(
-        [
-            np.ones(len(array.flatten()), np.bool_) if part is None else part
-            for part, array in zip(parts, arrays, strict=True)
-        ]
-    )

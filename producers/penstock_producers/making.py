@@ -29,16 +29,20 @@ def env_source(settings: ProducerSettings) -> EnvSource:
     return EnvSource(settings.env, settings.env_arguments, wrappers, settings.producer_id)
 
 
-def make_env(settings: ProducerSettings, seeds: Seeds, clock: Callable[[], float]) -> Envs:
-    """Make the envs that the settings describe."""
-    if len(set(settings.infos)) < len(settings.infos):
-        raise SettingsError(f"--infos {settings.infos}: each key once")
-    containment = Containment(
+def containment(settings: ProducerSettings) -> Containment:
+    """Contain the envs as the settings do."""
+    return Containment(
         step_timeout=settings.step_timeout_seconds,
         max_rebuilds=settings.max_rebuilds,
         backoff=settings.rebuild_backoff_seconds,
         check_bounds=settings.check_bounds,
     )
+
+
+def make_env(settings: ProducerSettings, seeds: Seeds, clock: Callable[[], float]) -> Envs:
+    """Make the envs that the settings describe."""
+    if len(set(settings.infos)) < len(settings.infos):
+        raise SettingsError(f"--infos {settings.infos}: each key once")
     return make_envs(
         env_source(settings),
         settings.num_envs,
@@ -49,7 +53,7 @@ def make_env(settings: ProducerSettings, seeds: Seeds, clock: Callable[[], float
         infos=settings.infos,
         workers=settings.workers,
         lockstep=settings.lockstep,
-        containment=containment,
+        containment=containment(settings),
     )
 
 
@@ -110,29 +114,42 @@ def describe(
         rng=rng,
         device=device,
     )
-    spec = StreamSpec(
-        stream,
-        env.observation_space,
-        env.action_space,
-        env.reward_dtype,
-        made.extras,
-        env.infos,
-        states=made.states,
-        metrics=tuple(metrics),
-        env=origin,
-        policy={
-            "name": policy,
-            "arguments": dict(arguments or {}),
-            "behaviour": dict(behaviour or {}),
-            "connectors": [dict(connector) for connector in connectors],
-            "mapping": made.mapping,
-        },
-    )
+    described = {
+        "name": policy,
+        "arguments": dict(arguments or {}),
+        "behaviour": dict(behaviour or {}),
+        "connectors": [dict(connector) for connector in connectors],
+        "mapping": made.mapping,
+    }
+    spec = spec_of(stream, env, made, origin, described, metrics)
     try:
         spec.canonical  # noqa: B018  (made here, so that what JSON cannot hold is refused here)
     except (TypeError, ValueError) as error:
         raise SettingsError(f"{_DESCRIBED}: no plain JSON: {error}") from error
     return spec, made
+
+
+def spec_of(
+    stream: str,
+    env: Envs,
+    policy: Policy,
+    origin: Mapping[str, Any],
+    described: Mapping[str, Any],
+    metrics: Sequence[str] = (),
+) -> StreamSpec:
+    """Say what is recorded of envs and a policy; `origin` and `described` tell how each is made again."""
+    return StreamSpec(
+        stream,
+        env.observation_space,
+        env.action_space,
+        env.reward_dtype,
+        policy.extras,
+        env.infos,
+        policy.states,
+        tuple(metrics),
+        origin,
+        described,
+    )
 
 
 def _autoreset(name: str | None) -> AutoresetMode | None:

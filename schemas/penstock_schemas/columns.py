@@ -15,7 +15,7 @@ from penstock_schemas.errors import SpaceError
 from penstock_schemas.spaces.arrays import WIRE_DTYPES
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from numpy.typing import NDArray
 
@@ -166,6 +166,26 @@ def list_valid(array: pa.ListArray) -> NDArray[np.bool_] | None:
         return None
     valid: NDArray[np.bool_] = items.is_valid().to_numpy(zero_copy_only=False)
     return valid
+
+
+def lists_valid(arrays: Sequence[pa.ListArray]) -> NDArray[np.bool_] | None:
+    """Tell which items of list columns, laid end to end, are there, shape (n,); None where all are."""
+    parts = [list_valid(array) for array in arrays]
+    if all(part is None for part in parts):
+        return None
+    return np.concatenate(
+        [
+            np.ones(len(array.flatten()), np.bool_) if part is None else part
+            for part, array in zip(parts, arrays, strict=True)
+        ]
+    )
+
+
+def ranges(start: NDArray[Any], length: NDArray[Any]) -> NDArray[np.int64]:
+    """Lay the ranges `start[i]:start[i] + length[i]` end to end: the items of some lists."""
+    ends = np.cumsum(length)
+    laid: NDArray[np.int64] = np.repeat(start - (ends - length), length) + np.arange(ends[-1] if len(ends) else 0)
+    return laid
 
 
 def list_offsets(array: pa.ListArray) -> NDArray[np.int32]:

@@ -115,13 +115,6 @@ def batch_of(
     )
 
 
-def ranges(start: NDArray[np.int64], length: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Lay the ranges `start[i]:start[i] + length[i]` end to end."""
-    ends = np.cumsum(length)
-    laid: NDArray[np.int64] = np.repeat(start - (ends - length), length) + np.arange(ends[-1] if len(ends) else 0)
-    return laid
-
-
 def _extra(name: str) -> Callable[[Episode], NDArray[Any]]:
     return lambda episode: episode.extras[name]
 

@@ -6,10 +6,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import numpy as np
 
-from penstock_consumers.recompute.batch import batch_of, ranges
+from penstock_consumers.recompute.batch import batch_of
 from penstock_consumers.recompute.borders import Borders
 from penstock_consumers.recompute.report import Report
 from penstock_consumers.recompute.spans import Spans, continued, step_bytes
+from penstock_schemas.columns import ranges
 from penstock_schemas.connectors import make_pipeline
 from penstock_schemas.errors import PenstockError
 

@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 
 from penstock_schemas.chunks import fixed, steps
-from penstock_schemas.columns import item_values, list_valid, list_values
+from penstock_schemas.columns import item_values, list_values, lists_valid
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -105,27 +105,11 @@ class Chunks:
         )
 
 
-def ranges(start: NDArray[Any], length: NDArray[Any]) -> NDArray[np.intp]:
-    """Lay the ranges `start[i]:start[i] + length[i]` end to end."""
-    ends = np.cumsum(length)
-    index: NDArray[np.intp] = np.repeat(start - (ends - length), length) + np.arange(ends[-1] if len(ends) else 0)
-    return index
-
-
 def _items(batches: Sequence[pa.RecordBatch], column: Column) -> Items:
     lists = [batch.column(column.name) for batch in batches]
     # A copy, also of a single one: it may be a view of what the next fragment overwrites.
     values = np.concatenate([list_values(array, column) for array in lists])
-    if not column.nullable:
-        return Items(values)
-    valid = [list_valid(array) for array in lists]
-    if all(one is None for one in valid):
-        return Items(values)
-    counts = [len(array.values) for array in lists]
-    return Items(
-        values,
-        np.concatenate([np.ones(n, np.bool_) if one is None else one for one, n in zip(valid, counts, strict=True)]),
-    )
+    return Items(values, lists_valid(lists) if column.nullable else None)
 
 
 def _join(parts: Sequence[Items]) -> Items:

@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from penstock_producers.collect.chunks import NONE, Chunks, ranges
+from penstock_producers.collect.chunks import NONE, Chunks
 from penstock_schemas.chunks import Ends
+from penstock_schemas.columns import ranges
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

@@ -9,9 +9,8 @@ import gymnasium
 from gymnasium.vector import VectorEnv
 
 from penstock_producers.envs import CanonicalEnv, EnvSource, Wrapper, make_envs
-from penstock_producers.making import describe
+from penstock_producers.making import describe, spec_of
 from penstock_schemas.errors import SettingsError
-from penstock_schemas.stream import StreamSpec
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -21,6 +20,7 @@ if TYPE_CHECKING:
     from penstock_producers.envs import Envs, Seeds
     from penstock_producers.envs.wrapper import AnyEnv
     from penstock_producers.policy import Policy
+    from penstock_schemas.stream import StreamSpec
 
     AnyVectorEnv: TypeAlias = VectorEnv[Any, Any, Any]
     Collectable: TypeAlias = str | EnvSource | AnyEnv | Sequence[AnyEnv] | AnyVectorEnv | Envs
@@ -95,19 +95,8 @@ def acted(
             f"policy_arguments, behaviour and connectors are for a policy that is named, not for a "
             f"{type(policy).__name__}; give them to it yourself"
         )
-    spec = StreamSpec(
-        _STREAM,
-        envs.observation_space,
-        envs.action_space,
-        envs.reward_dtype,
-        policy.extras,
-        envs.infos,
-        policy.states,
-        metrics,
-        origin,
-        {"name": type(policy).__name__, "mapping": policy.mapping},
-    )
-    return spec, policy
+    described = {"name": type(policy).__name__, "mapping": policy.mapping}
+    return spec_of(_STREAM, envs, policy, origin, described, metrics), policy
 
 
 def _existing(

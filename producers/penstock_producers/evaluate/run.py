@@ -13,11 +13,10 @@ from penstock_producers.envs.seeds import ListedSeeds
 from penstock_producers.evaluate.placed import Placed
 from penstock_producers.evaluate.report import EvaluatedEpisode, Evaluation
 from penstock_producers.evaluate.tally import Tally
-from penstock_producers.making import describe
+from penstock_producers.making import describe, spec_of
 from penstock_producers.rollout import Rollout
 from penstock_schemas.chunks import Ends, Exploration
 from penstock_schemas.errors import EnvError, PolicyError
-from penstock_schemas.stream import StreamSpec
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -27,6 +26,7 @@ if TYPE_CHECKING:
     from penstock_producers.fragment import ClosedFragment
     from penstock_producers.policy import Policy
     from penstock_schemas.policies import PolicyRecord
+    from penstock_schemas.stream import StreamSpec
 
 Sink: TypeAlias = "Callable[[ClosedFragment], None]"
 
@@ -227,7 +227,7 @@ class Evaluator:
                         rollout = Rollout(
                             lanes,
                             cast("Policy", placed),  # it is one, by what it hands on
-                            spec or _spec(policy, lanes),
+                            spec or spec_of(_STREAM, lanes, policy, {}, {}),
                             fragment_steps=_FRAGMENT_STEPS,
                             fragment_seconds=_FRAGMENT_SECONDS,
                             message_bytes=message_bytes,
@@ -294,19 +294,6 @@ def _source(env: Any) -> EnvSource | tuple[AnyEnv, ...]:
             "single envs; name the environment, or give a gymnasium.Env or a list of them"
         )
     return envs
-
-
-def _spec(policy: Policy, lanes: Lanes) -> StreamSpec:
-    """Describe what is recorded, and then thrown away."""
-    return StreamSpec(
-        _STREAM,
-        lanes.observation_space,
-        lanes.action_space,
-        lanes.reward_dtype,
-        policy.extras,
-        lanes.infos,
-        states=policy.states,
-    )
 
 
 def _until_done(rollout: Rollout, tally: Tally, take: Sink) -> None:

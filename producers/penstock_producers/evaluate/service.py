@@ -10,10 +10,9 @@ from typing import TYPE_CHECKING
 
 from prometheus_client import CollectorRegistry
 
-from penstock_producers.envs import Containment
 from penstock_producers.evaluate.metrics import EvaluationMetrics
 from penstock_producers.evaluate.run import Evaluator
-from penstock_producers.making import env_source
+from penstock_producers.making import containment, env_source
 from penstock_producers.policy import PolicyWatcher
 from penstock_producers.policy.weights_store import WeightsStore
 from penstock_producers.publisher import Publisher, PublishLimits, message_room
@@ -112,19 +111,13 @@ class _StoppedError(Exception):
 
 
 def _evaluator(settings: EvaluationSettings) -> Evaluator:
-    containment = Containment(
-        step_timeout=settings.step_timeout_seconds,
-        max_rebuilds=settings.max_rebuilds,
-        backoff=settings.rebuild_backoff_seconds,
-        check_bounds=settings.check_bounds,
-    )
     return Evaluator(
         env_source(settings),
         settings.seed_list,
         num_envs=settings.num_envs,
         workers=settings.workers,
         infos=settings.infos,
-        containment=containment,
+        containment=containment(settings),
         max_steps=settings.max_steps,
         attempts=settings.attempts,
         batch=settings.batch,

@@ -18,7 +18,7 @@ from penstock_producers.fragment.pieces import Pieces, Runs, pieces_of, runs_of
 from penstock_producers.fragment.recording import ActingPolicy, Recording
 from penstock_producers.fragment.split import longest_chunk, split
 from penstock_schemas.chunks import Ends
-from penstock_schemas.columns import item_column, list_column
+from penstock_schemas.columns import item_column, list_column, ranges
 from penstock_schemas.errors import PolicyError
 
 if TYPE_CHECKING:
@@ -238,7 +238,7 @@ class Fragment:
 
     def _lists(self, runs: Runs, pieces: Pieces) -> dict[str, pa.Array]:
         log, spec = self._log, self._spec
-        index, offsets = _ranges(pieces.head, pieces.length + 1)
+        index, offsets = ranges(pieces.head, pieces.length + 1), _offsets(pieces.length + 1)
         index = runs.order[index]
         columns = {
             column.name: list_column(column, values.take(index), offsets)
@@ -246,7 +246,7 @@ class Fragment:
         }
         for column, (values, valid) in zip(spec.infos, log.infos, strict=True):
             columns[column.name] = list_column(column, np.take(values, index, axis=0), offsets, valid[index])
-        index, offsets = _ranges(pieces.head + 1, pieces.length)
+        index, offsets = ranges(pieces.head + 1, pieces.length), _offsets(pieces.length)
         index = runs.order[index]
         columns["reward"] = list_column(spec.reward_column, log.reward[index], offsets)
         recording = self._recording
@@ -277,8 +277,6 @@ def _texts(texts: Mapping[int, str], rows: int) -> pa.Array:
     return pa.array(column, pa.string())
 
 
-def _ranges(start: NDArray[Any], length: NDArray[Any]) -> tuple[NDArray[np.int64], NDArray[np.int32]]:
-    """Lay the ranges `start[i]:start[i] + length[i]` end to end; answer them, and the offset of each."""
-    ends = np.cumsum(length)
-    index = np.repeat(start - (ends - length), length) + np.arange(ends[-1] if len(ends) else 0)
-    return index, np.append(0, ends).astype(np.int32)
+def _offsets(length: NDArray[Any]) -> NDArray[np.int32]:
+    """The offsets of lists of these lengths, end to end."""
+    return np.append(0, np.cumsum(length)).astype(np.int32)
