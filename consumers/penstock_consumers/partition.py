@@ -13,7 +13,7 @@ import pyarrow as pa
 from penstock_consumers.assemble import Episodes, Rows, assemble, ended_uids
 from penstock_consumers.judge import Judge, Verdicts
 from penstock_consumers.store import commits, layout, segments
-from penstock_consumers.store.commits import Commit, LastRecord, Limits, Live, SegmentEntry
+from penstock_consumers.store.commits import Commit, LastRecord, Limits, Live, Retired, SegmentEntry
 from penstock_schemas.chunks import fixed, steps
 from penstock_schemas.errors import CorruptStoreError, RejectedError
 from penstock_schemas.messages import Message, decode
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
+    from penstock_consumers.breaker import Breaker
     from penstock_consumers.store.replay_store import ReplayStore
     from penstock_schemas.log import Record
 
@@ -56,8 +57,16 @@ class Partition:
     decided twice that way, since nothing below a commit's high-water mark is ever judged again.
     """
 
-    def __init__(self, store: ReplayStore, partition: int, quarantine: Quarantine, limits: Limits) -> None:
+    def __init__(
+        self,
+        store: ReplayStore,
+        partition: int,
+        quarantine: Quarantine,
+        limits: Limits,
+        breaker: Breaker | None = None,
+    ) -> None:
         self.partition = partition
+        self._breaker = breaker
         self._store = store
         self._quarantine = quarantine
         self._limits = limits
@@ -111,8 +120,13 @@ class Partition:
         try:
             self._judge.judge(record, self._decode(record), self._verdicts)
         except RejectedError as rejected:
+            if self._breaker:
+                self._breaker.bad(f"partition {self.partition}, offset {record.offset}", str(rejected))
             self._judge.reject(record, self._verdicts)
             self._quarantine.add(record, rejected)
+        else:
+            if self._breaker:
+                self._breaker.good()
         self.high_water = record.offset + 1
         self._last = record
 
@@ -145,6 +159,7 @@ class Partition:
             segments_added=(entry,) if entry else (),
             open_added=(opened[0],) if opened else (),
             open_removed=tuple(dead),
+            retired=self._commit.retired if self._commit else Retired(),
         )
         live = self._live.after(commit)
         self._commit = commits.create(self._store.bucket, commit, live)
@@ -156,6 +171,24 @@ class Partition:
         self._verdicts = Verdicts()
         self._last = None
         return Committed(self._commit, episodes, entry)
+
+    def rewrite(
+        self,
+        *,
+        added: Sequence[SegmentEntry] = (),
+        removed: Sequence[str] = (),
+        retired: Sequence[SegmentEntry] = (),
+    ) -> Commit:
+        """Replace segments of whole episodes by others, as `commits.rewrite`; what was judged since waits on.
+
+        Raises `FencedError` where another consumer or a tool has made the commit.
+        """
+        if self._commit is None:
+            raise ValueError(f"partition {self.partition} has no commit yet, so no segments to replace")
+        self._commit, self._live = commits.rewrite(
+            self._store.bucket, self._commit, self._live, added=added, removed=removed, retired=retired
+        )
+        return self._commit
 
     def _decode(self, record: Record) -> Message:
         message = decode(
@@ -192,7 +225,7 @@ class Partition:
         if episodes is None:
             return None
         name = layout.segment(self.partition, number)
-        return segments.write(self._store.bucket, name, episodes.batch, int(episodes.length.sum()))
+        return segments.write_episodes(self._store.bucket, name, episodes.batch)
 
     def _write_open(self, number: int, still_open: Sequence[Rows]) -> tuple[SegmentEntry, Rows] | None:
         pieces = [rows for rows in still_open if len(rows.uid)]
@@ -201,7 +234,7 @@ class Partition:
         spec = self._store.spec
         batch = pa.Table.from_batches([rows.to_open(spec) for rows in pieces]).combine_chunks().to_batches()[0]
         name = layout.open_segment(self.partition, number)
-        entry = segments.write(self._store.bucket, name, batch, int(steps(batch).sum()))
+        entry = segments.write(self._store.bucket, name, [batch], int(steps(batch).sum()))
         stored = segments.read(self._store.bucket, entry, segments.open_schema(spec))
         return entry, Rows.stored(stored, np.concatenate([rows.uid for rows in pieces]), spec)
 

@@ -29,7 +29,7 @@ class ConsumerSettings(ServiceSettings):
     """How long what was read waits for its commit, at most."""
 
     commit_bytes: Positive = 32 << 20
-    """How many bytes of messages wait for their commit, at most, in each partition."""
+    """How many bytes of messages wait for their commit, at most, in all partitions together."""
 
     idle_seconds: Annotated[float, Field(ge=1)] = 600.0
     """How long, in the log's time, a producer may be silent before its open episodes are aborted."""
@@ -37,8 +37,39 @@ class ConsumerSettings(ServiceSettings):
     session_seconds: PositiveSeconds = 10.0
     """After how long without a sign of life the group gives this member's partitions to others."""
 
+    instance: str | None = None
+    """A name for this member that outlives its process, such as its pod's: a restart within the session then moves no
+    partition. Each member needs its own."""
+
+    revoke_seconds: PositiveSeconds = 5.0
+    """How long a commit may take when a partition is given to another member; after that it is given up."""
+
     max_message_bytes: Positive = MAX_MESSAGE_BYTES
     """The largest message that is taken; larger ones are quarantined."""
 
     max_raw_bytes: Positive = MAX_RAW_BYTES
     """The largest message that is taken once decompressed."""
+
+    max_bad_share: Annotated[float, Field(ge=0, le=1)] = 0.5
+    """Which share of the last messages may be quarantined before the consumer stops and says so; 1 never stops it."""
+
+    upkeep_seconds: PositiveSeconds = 10.0
+    """How often a partition is compacted, retired and collected, at most."""
+
+    compact_bytes: Positive = 128 << 20
+    """Up to which size small segments are joined."""
+
+    collect_seconds: Annotated[float, Field(ge=0)] = 3600.0
+    """How long what is no longer needed stays readable for those who opened the store before."""
+
+    retain_steps: Positive | None = None
+    """How many steps to keep in the whole store, at least; the oldest segments go. All are kept where not given."""
+
+    retain_bytes: Positive | None = None
+    """How many bytes of segments to keep in the whole store, at most; the oldest go."""
+
+    retain_seconds: PositiveSeconds | None = None
+    """How old, in the log's time, an episode's end may be before its segment goes, once all of the segment is."""
+
+    retain_versions: Positive | None = None
+    """How many policy versions to keep, counted back from the newest that acted; older segments go."""

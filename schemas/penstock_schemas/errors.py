@@ -8,6 +8,7 @@
     │   ├── PolicyError             a policy that cannot be made
     │   ├── TooLargeError           one step does not fit into one message
     │   ├── TopicError              a topic that is missing, misconfigured, recreated or cut
+    │   ├── BadStreamError          most of what comes is not valid: quarantining it would hide that
     │   ├── StoreError              a store that cannot be used
     │   │   ├── StoreMismatchError  a store of another stream, schema, topic or cluster
     │   │   ├── StoreFormatError    a store that another version wrote
@@ -54,6 +55,10 @@ class TooLargeError(FatalError):
 
 class TopicError(FatalError):
     """A topic that is missing, misconfigured, recreated, or cut below what a store has read."""
+
+
+class BadStreamError(FatalError):
+    """Most of what comes from the log is not valid."""
 
 
 class StoreError(FatalError):

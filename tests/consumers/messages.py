@@ -290,6 +290,20 @@ class WrappedBucket:
         names: Iterable[str] = self.operate(self.inner.list, prefix)
         return names
 
+    def folders(self, prefix: str) -> Iterable[str]:
+        names: Iterable[str] = self.operate(self.inner.folders, prefix)
+        return names
+
+    def open(self, name: str) -> pa.NativeFile:
+        return self.operate(self.inner.open, name)
+
+    def delete(self, name: str) -> None:
+        self.operate(self.inner.delete, name)
+
+    def modified(self, name: str) -> float:
+        modified: float = self.operate(self.inner.modified, name)
+        return modified
+
 
 class Kept:
     """A quarantine that remembers."""

@@ -135,7 +135,7 @@ class Writer:
     def segment(self, partition: int, stored: Episodes) -> commits.SegmentEntry:
         """Write a segment for the partition's next commit, without committing it."""
         name = layout.segment(partition, self._next(partition))
-        return segments.write(self.bucket, name, stored.batch, stored.steps)
+        return segments.write_episodes(self.bucket, name, stored.batch)
 
     def commit(
         self,

@@ -137,7 +137,7 @@ def test_the_newest_commit_is_found() -> None:
     make_history(bucket, 5)
     assert commits.newest(bucket, 2) is None
     for after in (-1, 0, 3, 4):
-        found = commits.newest(bucket, 3, after=after)
+        found = commits.newest(bucket, 3, known=after)
         assert (found.number if found else None) == (4 if after < 4 else None)
 
 

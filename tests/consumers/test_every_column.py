@@ -180,7 +180,9 @@ def forge(bucket: Bucket, number: int, changed: Callable[[pa.RecordBatch], pa.Re
     is_open = bool(commit.open_added)
     (entry,) = commit.open_added or commit.segments_added
     schema, name = (segments.open_schema, layout.open_segment) if is_open else (segments.episode_schema, layout.segment)
-    forged = segments.write(bucket, name(0, number), changed(segments.read(bucket, entry, schema(NESTED))), entry.steps)
+    forged = segments.write(
+        bucket, name(0, number), [changed(segments.read(bucket, entry, schema(NESTED)))], entry.steps
+    )
     added = {"open_added" if is_open else "segments_added": (forged,)}
     bucket.put(commit.name, replace(commit, **added).to_json())
 

@@ -540,7 +540,7 @@ def test_the_second_of_two_owners_is_fenced_and_goes_on_after_a_reload() -> None
         first.take(record)
     take_all(second, log)
     first.commit()
-    with pytest.raises(FencedError, match=r"commits/00000/000000000000\.json"):
+    with pytest.raises(FencedError, match=r"commits/00000/000000000/000000000000\.json"):
         second.commit()
     reloaded = open_partition(log, bucket, LIMITS)
     assert reloaded.high_water == 5

@@ -108,7 +108,7 @@ def forge(bucket: Bucket, changed: Callable[[pa.RecordBatch], pa.RecordBatch]) -
     commit = with_episodes(bucket)
     (entry,) = commit.segments_added
     batch = changed(segments.read(bucket, entry, segments.episode_schema(SPEC)))
-    forged = segments.write(bucket, layout.segment(0, commit.number), batch, entry.steps)
+    forged = segments.write(bucket, layout.segment(0, commit.number), [batch], entry.steps)
     change(bucket, commit.number, lambda commit: replace(commit, segments_added=(forged,)))
 
 
@@ -234,7 +234,7 @@ def test_a_commit_that_judged_no_record_may_have_other_segments_for_the_same_row
     def together(entries: Sequence[SegmentEntry], name: str, schema: pa.Schema) -> SegmentEntry:
         table = pa.Table.from_batches([segments.read(bucket, entry, schema) for entry in entries])
         batch = table.combine_chunks().to_batches()[0]
-        return segments.write(bucket, name, batch, sum(entry.steps for entry in entries))
+        return segments.write(bucket, name, [batch], sum(entry.steps for entry in entries))
 
     number = newest.number + 1
     whole = together(live.segments, layout.segment(0, number), segments.episode_schema(SPEC))
@@ -488,7 +488,7 @@ def forge_open(bucket: Bucket, changed: Callable[[pa.RecordBatch], pa.RecordBatc
     commit = commits.read(bucket, 0, 3)
     (entry,) = commit.open_added
     batch = changed(segments.read(bucket, entry, segments.open_schema(SPEC)))
-    forged = segments.write(bucket, layout.open_segment(0, 3), batch, entry.steps)
+    forged = segments.write(bucket, layout.open_segment(0, 3), [batch], entry.steps)
     change(bucket, 3, lambda commit: replace(commit, open_added=(forged,)))
 
 
@@ -654,7 +654,7 @@ def test_not_a_number_is_a_value_like_any_other() -> None:
     assert (report.ok, wrong(report)) == (True, {})
     (entry,) = committed.commit.segments_added
     forged = first_reward_changed(segments.read(bucket, entry, segments.episode_schema(SPEC)))
-    written = segments.write(bucket, layout.segment(0, 0), forged, entry.steps)
+    written = segments.write(bucket, layout.segment(0, 0), [forged], entry.steps)
     change(bucket, 0, lambda commit: replace(commit, segments_added=(written,), live=Live((written,))))
     assert wrong(verify(bucket, log)) == {"episodes_wrong": 1, "steps_wrong": 3}
 

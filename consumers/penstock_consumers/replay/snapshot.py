@@ -10,7 +10,7 @@ import numpy as np
 
 from penstock_consumers.replay.segment import Segment
 from penstock_consumers.store import commits, layout, manifest
-from penstock_schemas.errors import CorruptStoreError, StoreError
+from penstock_schemas.errors import StoreError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -60,12 +60,13 @@ class Snapshot:
 def take(bucket: Bucket, spec: StreamSpec, before: Snapshot | None = None) -> Snapshot:
     """Take a snapshot of the newest commits; `before` itself where there are no newer ones."""
     known = before.partitions if before else {}
-    listed = _listed(bucket)
-    partitions = {
+    found = {
         # A listing may lag behind: what was seen once is asked for whether it is listed or not.
-        number: _newest(bucket, number, listed.get(number, -1), known.get(number))
-        for number in sorted({*known, *listed})
+        number: _newest(bucket, number, known.get(number))
+        for number in sorted({*known, *commits.partitions(bucket)})
     }
+    # A folder is made before the first commit in it.
+    partitions = {number: at for number, at in found.items() if at is not None}
     if before and all(partitions[number] is known.get(number) for number in partitions):
         return before
     open_before = {segment.entry.name: segment for segment in before.segments} if before else {}
@@ -90,22 +91,11 @@ def existing(bucket: Bucket) -> manifest.Manifest:
     return found
 
 
-def _listed(bucket: Bucket) -> dict[int, int]:
-    """The highest commit number that a listing shows, by partition."""
-    last: dict[int, int] = {}
-    for partition, number in filter(None, map(layout.commit_named, bucket.list(layout.COMMITS))):
-        last[partition] = max(last.get(partition, 0), number)
-    return last
-
-
-def _newest(bucket: Bucket, partition: int, listed: int, known: Partition | None) -> Partition:
+def _newest(bucket: Bucket, partition: int, known: Partition | None) -> Partition | None:
+    """Find a partition's newest commit; None where it has none yet."""
     at_least = known.commit.number if known else -1
-    commit = commits.newest(bucket, partition, after=max(at_least, listed - 1))
+    commit = commits.newest(bucket, partition, known=at_least)
     if commit is None:
-        if known is None:
-            raise CorruptStoreError(
-                f"commit {layout.commit(partition, listed)}: it is listed, but does not read: restore it"
-            )
         return known
     if known is None or commit.number - at_least > commits.FULL_EVERY:
         return Partition(commit, commits.live_at(bucket, commit))

@@ -38,8 +38,24 @@ class Bucket(Protocol):
         """Read an object, without a copy where it can be mapped; raises `FileNotFoundError`."""
         ...
 
+    def open(self, name: str) -> pa.NativeFile:
+        """Open an object to read parts of it, without mapping it; the caller closes it. Raises `FileNotFoundError`."""
+        ...
+
+    def delete(self, name: str) -> None:
+        """Delete an object; nothing happens where there is none."""
+        ...
+
+    def modified(self, name: str) -> float:
+        """When an object was written, in seconds since 1970 by the storage's clock; raises `FileNotFoundError`."""
+        ...
+
     def list(self, prefix: str) -> Iterable[str]:
         """Name the objects below a prefix that ends in a slash, in any order; a hint, it may lag behind."""
+        ...
+
+    def folders(self, prefix: str) -> Iterable[str]:
+        """Name the prefixes one step below a prefix, each ending in a slash, in any order; a hint, likewise."""
         ...
 
 
@@ -66,7 +82,7 @@ def open_bucket(url: str | Path) -> Bucket:
     from penstock_consumers.store.objects import Objects  # noqa: PLC0415  (the same)
 
     try:
-        return Objects.open(url)
+        return Objects.from_url(url)
     except Exception as error:  # noqa: BLE001  (each kind of store raises its own; none goes on)
         shown = public(url)
         # obstore quotes the whole URL in what it raises.

@@ -7,7 +7,9 @@ absent: whoever creates number N + 1 was the partition's owner, and whoever come
 from __future__ import annotations
 
 import json
+import uuid
 from dataclasses import asdict, dataclass, field, replace
+from functools import reduce
 from typing import TYPE_CHECKING, Any
 
 from penstock_consumers.store import layout
@@ -16,21 +18,55 @@ from penstock_schemas.errors import CorruptStoreError, FencedError, StoreFormatE
 from penstock_schemas.messages import MAX_MESSAGE_BYTES, MAX_RAW_BYTES
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from penstock_consumers.store.bucket import Bucket
 
 # Every such commit lists all segments that live, so that opening a store reads at most this many commits.
 FULL_EVERY = 100
+KEYS_MODULUS = 1 << 64
+
+
+@dataclass(frozen=True, slots=True)
+class Ranges:
+    """The least and the largest value over the episodes of a segment: who looks for others need not open it."""
+
+    closed_offset: tuple[int, int]
+    closed_ms: tuple[int, int]
+    length: tuple[int, int]
+    return_: tuple[float, float]
+    policy_version: tuple[int, int]
 
 
 @dataclass(frozen=True, slots=True)
 class SegmentEntry:
-    """A segment as a commit names it; `rows` are episodes, or, in an open segment, chunks."""
+    """A segment as a commit names it; `rows` are episodes, or, in an open segment, chunks.
+
+    `ranges` are of episodes only. `keys` is the sum, modulo 2^64, of the hashes of the episodes' names: once the
+    segment is gone, it tells which episodes it held from any others.
+    """
 
     name: str
     rows: int
     steps: int
     bytes: int
     crc32: int
+    ranges: Ranges | None = None
+    keys: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Retired:
+    """What retention has removed from a partition since its beginning; `keys` as in `SegmentEntry`."""
+
+    episodes: int = 0
+    steps: int = 0
+    keys: int = 0
+
+    def plus(self, entry: SegmentEntry) -> Retired:
+        """Count a segment in."""
+        keys = (self.keys + entry.keys) % KEYS_MODULUS
+        return Retired(self.episodes + entry.rows, self.steps + entry.steps, keys)
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,6 +153,7 @@ class Commit:
     segments_removed: tuple[str, ...] = ()
     open_added: tuple[SegmentEntry, ...] = ()
     open_removed: tuple[str, ...] = ()
+    retired: Retired = Retired()
     live: Live | None = None
 
     @property
@@ -144,16 +181,13 @@ class Commit:
             raise CorruptStoreError(f"commit {name}: does not read: {error!r}") from error
 
 
-def newest(bucket: Bucket, partition: int, *, after: int = -1) -> Commit | None:
-    """Find a partition's newest commit; None where it has none.
+def newest(bucket: Bucket, partition: int, *, known: int = -1) -> Commit | None:
+    """Find a partition's newest commit after `known`, a number that exists; None where there is none.
 
-    A listing is only a hint: numbers are asked for one by one from the newest listed until one is absent. `after` is
-    a number that is known to exist, and spares the listing.
+    A listing is only a hint: numbers are asked for one by one from the newest listed until one is absent. Only the last
+    folder of commits is listed, so that it costs the same however many there are.
     """
-    number = after
-    if after < 0:
-        listed = (layout.commit_named(name) for name in bucket.list(layout.commits(partition)))
-        number = max((at for _, at in filter(None, listed)), default=0) - 1
+    number = max(known, _listed(bucket, partition) - 1)
     found: Commit | None = None
     while True:
         number += 1
@@ -162,6 +196,12 @@ def newest(bucket: Bucket, partition: int, *, after: int = -1) -> Commit | None:
             found = Commit.from_json(bucket.read(name).to_pybytes(), name)
         except FileNotFoundError:
             return found
+
+
+def partitions(bucket: Bucket) -> list[int]:
+    """Name the partitions that have commits, as a listing shows them."""
+    found = map(layout.partition_folder, bucket.folders(layout.COMMITS))
+    return sorted(partition for partition in found if partition is not None)
 
 
 def read(bucket: Bucket, partition: int, number: int) -> Commit:
@@ -200,6 +240,44 @@ def create(bucket: Bucket, commit: Commit, live: Live) -> Commit:
     return commit
 
 
+def rewrite(
+    bucket: Bucket,
+    newest: Commit,
+    live: Live,
+    *,
+    added: Sequence[SegmentEntry] = (),
+    removed: Sequence[str] = (),
+    retired: Sequence[SegmentEntry] = (),
+) -> tuple[Commit, Live]:
+    """Make a commit after `newest` that judges nothing: `added` holds the episodes of `removed`; `retired` go.
+
+    Answers the commit, and what lives then. Raises `FencedError` where another writer's commit has its number: nothing
+    has changed then, and what was written for it is garbage.
+    """
+    gone = reduce(Retired.plus, retired, newest.retired)
+    commit = replace(
+        newest,
+        number=newest.number + 1,
+        writer=uuid.uuid4().hex,
+        segments_added=tuple(added),
+        segments_removed=(*removed, *(entry.name for entry in retired)),
+        open_added=(),
+        open_removed=(),
+        retired=gone,
+        live=None,
+    )
+    after = live.after(commit)
+    return create(bucket, commit, after), after
+
+
+def _listed(bucket: Bucket, partition: int) -> int:
+    """The highest commit number that a listing shows; 0 where it shows none."""
+    folder = max(filter(layout.is_commit_folder, bucket.folders(layout.commits(partition))), default=None)
+    if folder is None:
+        return 0
+    return max((at for _, at in filter(None, map(layout.commit_named, bucket.list(folder)))), default=0)
+
+
 def _parts(read: dict[str, Any]) -> dict[str, Any]:
     live = read["live"]
     return {
@@ -212,9 +290,14 @@ def _parts(read: dict[str, Any]) -> dict[str, Any]:
         "segments_removed": tuple(read["segments_removed"]),
         "open_added": _entries(read["open_added"]),
         "open_removed": tuple(read["open_removed"]),
+        "retired": Retired(**read["retired"]),
         "live": live and Live(_entries(live["segments"]), _entries(live["open"])),
     }
 
 
 def _entries(read: list[dict[str, Any]]) -> tuple[SegmentEntry, ...]:
-    return tuple(SegmentEntry(**entry) for entry in read)
+    return tuple(SegmentEntry(**{**entry, "ranges": _ranges(entry["ranges"])}) for entry in read)
+
+
+def _ranges(read: dict[str, list[Any]] | None) -> Ranges | None:
+    return Ranges(**{name: (least, most) for name, (least, most) in read.items()}) if read else None

@@ -72,6 +72,30 @@ class Folder:
             with pa.memory_map(str(path)) as mapped:
                 return mapped.read_buffer()
 
+    def open(self, name: str) -> pa.NativeFile:
+        """Open a file."""
+        with failures_named(self.url, "read", name, answers=(FileNotFoundError,)):
+            return pa.OSFile(str(self._root / name))
+
+    def delete(self, name: str) -> None:
+        """Unlink a file; its folder stays, so that whoever writes there finds it."""
+        with failures_named(self.url, "delete", name):
+            (self._root / name).unlink(missing_ok=True)
+
+    def modified(self, name: str) -> float:
+        """When a file was last written, as its file system tells."""
+        with failures_named(self.url, "read", name, answers=(FileNotFoundError,)):
+            return (self._root / name).stat().st_mtime
+
+    def folders(self, prefix: str) -> Iterator[str]:
+        """Name the folders in a folder."""
+        with failures_named(self.url, "list", prefix):
+            try:
+                found = list(os.scandir(self._root / prefix))
+            except FileNotFoundError:
+                return
+            yield from (f"{prefix}{entry.name}/" for entry in found if entry.is_dir())
+
     def list(self, prefix: str) -> Iterator[str]:
         """Name the objects below a prefix; unfinished temporary files are none."""
         with failures_named(self.url, "list", prefix):

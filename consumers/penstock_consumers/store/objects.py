@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
+from io import SEEK_CUR, SEEK_END, SEEK_SET, RawIOBase
 from typing import TYPE_CHECKING
 
 import obstore
@@ -26,7 +28,7 @@ class Objects:
         self._url = public(url)
 
     @classmethod
-    def open(cls, url: str) -> Objects:
+    def from_url(cls, url: str) -> Objects:
         """Open any URL that obstore knows."""
         return cls(from_url(url if url != "memory://" else "memory:///"), url)
 
@@ -55,6 +57,33 @@ class Objects:
         with self._named("read", name, FileNotFoundError):
             return pa.py_buffer(obstore.get(self._store, name).bytes())
 
+    def open(self, name: str) -> pa.NativeFile:
+        """Open an object; its parts are asked for as they are read."""
+        with self._named("read", name, FileNotFoundError):
+            size = obstore.head(self._store, name)["size"]
+        return pa.PythonFile(_Parts(self, name, size), mode="r")
+
+    def read_part(self, name: str, start: int, length: int) -> bytes:
+        """Read a part of an object."""
+        with self._named("read", name, FileNotFoundError):
+            return bytes(obstore.get_range(self._store, name, start=start, length=length))
+
+    def delete(self, name: str) -> None:
+        """Delete an object."""
+        with suppress(FileNotFoundError), self._named("delete", name, FileNotFoundError):
+            obstore.delete(self._store, name)
+
+    def modified(self, name: str) -> float:
+        """When an object was last written, as the store tells."""
+        with self._named("read", name, FileNotFoundError):
+            return obstore.head(self._store, name)["last_modified"].timestamp()
+
+    def folders(self, prefix: str) -> Iterator[str]:
+        """Name the prefixes one step below a prefix."""
+        with self._named("list", prefix):
+            found = obstore.list_with_delimiter(self._store, prefix)
+        yield from (f"{folder}/" for folder in found["common_prefixes"])
+
     def list(self, prefix: str) -> Iterator[str]:
         """Name the objects below a prefix."""
         with self._named("list", prefix):
@@ -65,3 +94,37 @@ class Objects:
     def _named(self, doing: str, name: str, *answers: type[Exception]) -> AbstractContextManager[None]:
         # obstore's own errors have no base in common with the builtin ones that it raises.
         return failures_named(self.url, doing, name, kinds=(BaseError, OSError), answers=answers)
+
+
+class _Parts(RawIOBase):
+    """An object as a file of which only what is read is fetched."""
+
+    def __init__(self, objects: Objects, name: str, size: int) -> None:
+        super().__init__()
+        self._objects = objects
+        self._name = name
+        self._size = size
+        self._at = 0
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def seek(self, offset: int, whence: int = SEEK_SET) -> int:
+        base = {SEEK_SET: 0, SEEK_CUR: self._at, SEEK_END: self._size}[whence]
+        self._at = base + offset
+        return self._at
+
+    def tell(self) -> int:
+        return self._at
+
+    def read(self, size: int = -1) -> bytes:
+        left = max(self._size - self._at, 0)
+        length = left if size < 0 else min(size, left)
+        if not length:
+            return b""
+        data = self._objects.read_part(self._name, self._at, length)
+        self._at += len(data)
+        return data

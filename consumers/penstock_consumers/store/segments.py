@@ -7,16 +7,24 @@ uncompressed, so that a reader on a disk maps them.
 
 from __future__ import annotations
 
+import hashlib
 import zlib
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
+import numpy as np
 import pyarrow as pa
 
-from penstock_consumers.store.commits import SegmentEntry
+from penstock_consumers.store.commits import Ranges, SegmentEntry
+from penstock_schemas.chunks import fixed
 from penstock_schemas.errors import CorruptStoreError
 from penstock_schemas.ipc import Pieces
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from numpy.typing import NDArray
+
     from penstock_consumers.store.bucket import Bucket
     from penstock_schemas.stream import StreamSpec
 
@@ -72,16 +80,50 @@ def open_schema(spec: StreamSpec) -> pa.Schema:
     return pa.schema([*spec.schema, *PROVENANCE_FIELDS], spec.schema.metadata)
 
 
-def write(bucket: Bucket, name: str, batch: pa.RecordBatch, steps: int) -> SegmentEntry:
-    """Write a segment of one batch; durable when this returns."""
+def write_episodes(bucket: Bucket, name: str, batch: pa.RecordBatch) -> SegmentEntry:
+    """Write a segment of whole episodes, at least one; durable when this returns."""
+    entry = write(bucket, name, [batch], int(fixed(batch, "length").sum()))
+    return replace(entry, ranges=_ranges(batch), keys=key_sum(batch))
+
+
+def write(bucket: Bucket, name: str, batches: Sequence[pa.RecordBatch], steps: int) -> SegmentEntry:
+    """Write a segment; durable when this returns."""
     file = Pieces()
-    with pa.ipc.new_file(pa.PythonFile(file, "w"), batch.schema) as writer:
-        writer.write_batch(batch)
+    with pa.ipc.new_file(pa.PythonFile(file, "w"), batches[0].schema) as writer:
+        for batch in batches:
+            writer.write_batch(batch)
     bucket.put(name, *file.pieces)
     crc32 = 0
     for piece in file.pieces:
         crc32 = zlib.crc32(piece, crc32)
-    return SegmentEntry(name, batch.num_rows, steps, file.size, crc32)
+    return SegmentEntry(name, sum(batch.num_rows for batch in batches), steps, file.size, crc32)
+
+
+def key_sum(batch: pa.RecordBatch) -> int:
+    """Sum the hashes of episodes' names, modulo 2^64; in no order, so that parts add up to the whole.
+
+    A name is mixed by the finisher of splitmix64 (Steele, Lea and Flood, 2014), one part after the other.
+    """
+    owners = batch.column("producer").dictionary_encode()
+    names = [hashlib.blake2b(name.encode(), digest_size=8).digest() for name in owners.dictionary.to_pylist()]
+    mixed = np.frombuffer(b"".join(names), np.uint64)[owners.indices.to_numpy()]
+    for name in ("incarnation", "env", "episode", "length"):
+        mixed = _mix(mixed ^ fixed(batch, name).astype(np.uint64))
+    return int(mixed.sum(dtype=np.uint64))
+
+
+def _mix(values: NDArray[np.uint64]) -> NDArray[np.uint64]:
+    values = values + np.uint64(0x9E3779B97F4A7C15)
+    values = (values ^ (values >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    values = (values ^ (values >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return values ^ (values >> np.uint64(31))
+
+
+def _ranges(batch: pa.RecordBatch) -> Ranges:
+    columns = {name: fixed(batch, name) for name in ("closed_offset", "closed_ms", "length")}
+    columns["return_"] = fixed(batch, "return")
+    columns["policy_version"] = batch.column("policy_version").flatten().to_numpy()
+    return Ranges(**{name: (values.min().item(), values.max().item()) for name, values in columns.items()})
 
 
 def read(bucket: Bucket, entry: SegmentEntry, schema: pa.Schema) -> pa.RecordBatch:

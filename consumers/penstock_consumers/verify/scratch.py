@@ -41,6 +41,24 @@ class Scratch:
         except KeyError as error:
             raise FileNotFoundError(name) from error
 
+    def open(self, name: str) -> pa.NativeFile:
+        """As `Bucket.open`."""
+        return pa.BufferReader(self.read(name))
+
+    def delete(self, name: str) -> None:
+        """As `Bucket.delete`."""
+        self._objects.pop(name, None)
+
+    def modified(self, name: str) -> float:
+        """As `Bucket.modified`; time stands still here."""
+        self.read(name)
+        return 0.0
+
+    def folders(self, prefix: str) -> Iterator[str]:
+        """As `Bucket.folders`."""
+        below = (name.removeprefix(prefix) for name in self.list(prefix))
+        yield from {f"{prefix}{rest.partition('/')[0]}/" for rest in below if "/" in rest}
+
     def list(self, prefix: str) -> Iterator[str]:
         """As `Bucket.list`."""
         return (name for name in self._objects if name.startswith(prefix))
