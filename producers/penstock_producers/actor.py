@@ -62,11 +62,8 @@ class Actor:
         steps = answer.steps
         if steps is not None:
             self._keep(steps)
-            ended = np.flatnonzero(steps.terminated | steps.truncated)
-            if self._final and len(ended):
-                answer = answer._replace(steps=self._valued(steps, ended))
-            for _, valid in self._infos:
-                valid[steps.env[ended]] = False
+            if self._final or self._infos:
+                answer = self._end(answer, steps)
         if answer.resets is not None:
             self._keep(answer.resets)
         return answer
@@ -110,11 +107,21 @@ class Actor:
             self._reward[at] = rows.reward
         for (values, valid), (given, there) in zip(self._infos, rows.infos, strict=True):
             values[at], valid[at] = given, there
-        if rows.first.any():
+        # Counted, which is faster than `any`.
+        if np.count_nonzero(rows.first):
             begun = env[rows.first]
-            self._age[begun] = 0
-            for kept in (self._reward, *self._action, *self._state):
+            seen_by_connectors = (self._age, self._reward, *self._action) if self._policy.pipeline else ()
+            for kept in (*seen_by_connectors, *self._state):
                 kept[begun] = 0
+
+    def _end(self, answer: Answer, steps: Rows) -> Answer:
+        """Value the last observations of episodes that end with these steps; their infos count as absent from here."""
+        ended = np.flatnonzero(steps.terminated | steps.truncated)
+        if self._final and len(ended):
+            answer = answer._replace(steps=self._valued(steps, ended))
+        for _, valid in self._infos:
+            valid[steps.env[ended]] = False
+        return answer
 
     def _acting(self) -> int:
         """How often other weights acted before those that act now."""

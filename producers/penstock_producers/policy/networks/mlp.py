@@ -68,10 +68,16 @@ def numpy_linear(layer: nn.Linear) -> Callable[[NDArray[Any]], NDArray[Any]]:
     """Make the same function as a linear layer in numpy, of the weights as they are now."""
     # A copy of its own, laid out for the product; the module's weights may change under a view.
     weight, bias = (np.array(of.detach().cpu().numpy(), order="C") for of in (layer.weight.T, layer.bias))
+    # The bias once for each row, of as many rows as there ever were: numpy is slow where it adds row by row.
+    biases = bias[np.newaxis]
 
     def forward(values: NDArray[Any]) -> NDArray[Any]:
+        nonlocal biases
+        n = len(values)
+        if len(biases) < n:
+            biases = np.tile(bias, (n, 1))
         out: NDArray[Any] = values @ weight
-        out += bias
+        out += biases[:n]
         return out
 
     return forward
