@@ -14,7 +14,7 @@ UV_SETTINGS = index=$${UV_DEFAULT_INDEX:-$${PIP_INDEX_URL:-$$($(BIN)/python -m p
 	export UV_SYSTEM_CERTS=1 $${index:+"UV_DEFAULT_INDEX=$$index"}
 INSTALL = $(UV_SETTINGS); $(BIN)/uv pip install --python $(BIN)/python -c constraints.txt -e
 
-.PHONY: help run test soak lint bench clean
+.PHONY: help run test chaos soak lint bench clean
 
 help:
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-6s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -24,6 +24,9 @@ run: $(STAMPS)/local ## run the whole pipeline for DURATION=60 seconds, kill par
 
 test: $(STAMPS)/dev ## run all tests; PYTEST_ARGS="-k name" chooses
 	@$(UV_SETTINGS); exec $(BIN)/python -m pytest $(PYTEST_ARGS)
+
+chaos: $(STAMPS)/dev ## break everything, at random and step by step, and audit what is left; an hour
+	@$(UV_SETTINGS); exec $(BIN)/python -m pytest -m chaos $(PYTEST_ARGS)
 
 soak: $(STAMPS)/dev ## run the tests that take a minute or more each
 	@$(UV_SETTINGS); exec $(BIN)/python -m pytest -m soak $(PYTEST_ARGS)
