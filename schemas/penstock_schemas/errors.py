@@ -9,7 +9,7 @@
     │   ├── TooLargeError           one step does not fit into one message
     │   ├── TopicError              a topic that is missing, misconfigured, recreated or cut
     │   ├── BadStreamError          most of what comes is not valid: quarantining it would hide that
-    │   ├── StoreError              a store that cannot be used
+    │   ├── StoreError              a store that cannot be used as it is
     │   │   ├── StoreMismatchError  a store of another stream, schema, topic or cluster
     │   │   ├── StoreFormatError    a store that another version wrote
     │   │   └── CorruptStoreError   a store whose objects contradict each other
@@ -18,6 +18,7 @@
         ├── RejectedError           a message that is not wholly valid: quarantined with its reason
         ├── PolicyRejectedError     a policy version that is not loaded; the last good one acts on
         ├── LogUnavailableError     the log does not answer: try again, and say so
+        ├── StoreUnavailableError   the store does not answer, or has no room: the same
         └── FencedError             another writer made this commit: reload
 
 Whoever catches decides by the two classes below the root. A message names the thing, the value and what
@@ -62,7 +63,7 @@ class BadStreamError(FatalError):
 
 
 class StoreError(FatalError):
-    """A store that cannot be used."""
+    """A store that cannot be used as it is: absent, not permitted, or not what it should be."""
 
 
 class StoreMismatchError(StoreError):
@@ -103,6 +104,10 @@ class PolicyRejectedError(RecoverableError):
 
 class LogUnavailableError(RecoverableError):
     """The log does not answer, or did not take a record in time."""
+
+
+class StoreUnavailableError(RecoverableError):
+    """The store does not answer, or fails in a way that may pass, as a full disk does."""
 
 
 class FencedError(RecoverableError):

@@ -2,23 +2,34 @@
 
 from __future__ import annotations
 
-from contextlib import contextmanager
+import re
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 from urllib.parse import unquote, urlsplit
 
-from penstock_schemas.errors import StoreError
+from penstock_schemas.errors import StoreError, StoreUnavailableError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Callable, Iterable, Iterator
 
     import pyarrow as pa
 
+# A store may say that an object exists and not have it: S3's 409 is a conflict with a write or delete under way.
+_CREATE_TRIES = 5
+# How object stores say in XML what is wrong.
+_ANSWER = re.compile(r"<Code>(?P<code>[^<]*)</Code>.*?<Message>(?P<message>[^<]*)</Message>", re.DOTALL)
+# How obstore's inner view says why no answer came.
+_KIND = re.compile(r"HttpError \{\s*kind: (\w+)")
+# What storages quote in their errors; a query may hold a signature.
+_URL = re.compile(r"\b[a-z]+://[^\s,]+")
+
 
 class Bucket(Protocol):
-    """Named objects; names are relative, their parts joined by slashes.
+    """Named objects; names are relative, their parts joined by slashes, and none begins with a dot.
 
-    Each operation raises `StoreError` where the storage below it fails, naming the bucket and the object.
+    Where the storage below it fails, each operation raises an error that names the bucket and the object: a
+    `StoreUnavailableError` where the cause may pass by itself, as a time-out or a full disk does, else a `StoreError`.
     """
 
     @property
@@ -58,13 +69,28 @@ class Bucket(Protocol):
         """Name the prefixes one step below a prefix, each ending in a slash, in any order; a hint, likewise."""
         ...
 
+    def leftovers(self, prefix: str = "") -> Iterable[tuple[str, float]]:
+        """Name what unfinished writes left below a prefix, with when each was written, as `modified` tells it.
+
+        An entry is of a writer that died, or of one at work: only its age tells. `delete` takes these names.
+        """
+        ...
+
 
 def create_once(bucket: Bucket, name: str, data: bytes) -> bool:
     """Create an object although an earlier try's answer may have been lost; False where another's is there.
 
     The data of two writers must differ, so that one that finds its own bytes knows that its try had succeeded.
     """
-    return bucket.create(name, data) or bucket.read(name).to_pybytes() == data
+    for _ in range(_CREATE_TRIES):
+        if bucket.create(name, data):
+            return True
+        with suppress(FileNotFoundError):
+            return bool(bucket.read(name).to_pybytes() == data)
+    raise StoreUnavailableError(
+        f"store {bucket.url!r}: cannot write {name!r}: {_CREATE_TRIES} times it said that the object exists, and did "
+        "not have it; check that nothing else writes or deletes there"
+    )
 
 
 def open_bucket(url: str | Path) -> Bucket:
@@ -97,27 +123,39 @@ def failures_named(
     doing: str,
     name: str,
     *,
+    passes: Callable[[Exception], bool],
     kinds: tuple[type[Exception], ...] = (OSError,),
-    answers: tuple[type[Exception], ...] = (),
+    answer: Callable[[Exception], bool] = lambda _: False,
 ) -> Iterator[None]:
-    """Raise what the storage raises as a `StoreError` that says which store failed, at what.
+    """Raise what the storage raises as an error of Penstock's that says which store failed, at what.
 
-    `url` carries no credentials; `kinds` are the errors of the storage, and `answers` those among them that tell
-    the caller something, and go through as they are.
+    That is a `StoreUnavailableError` where `passes` says that the cause may pass by itself, else a `StoreError`. `url`
+    carries no credentials; `kinds` are the errors of the storage, and `answer` knows those among them that tell the
+    caller something, and go through as they are.
     """
     try:
         yield
-    except answers:
-        raise
     except kinds as error:
-        detail = str(error).partition("\n")[0]
-        raise StoreError(
-            f"store {url!r}: cannot {doing} {name!r}: {detail}; check that the store is reachable, has room, "
-            "and permits it"
-        ) from error
+        if answer(error):
+            raise
+        told = f"store {url!r}: cannot {doing} {name!r}: {_told(error)}; check that the store"
+        if passes(error):
+            raise StoreUnavailableError(f"{told} is reachable, and has room") from error
+        raise StoreError(f"{told} is there, and permits it") from error
 
 
 def public(url: str) -> str:
     """A URL without what may be secret in it: user, password and query."""
     parts = urlsplit(url)
     return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path}"
+
+
+def _told(error: Exception) -> str:
+    """What an error says, in one line: without obstore's inner view of it, and without what may be secret in URLs."""
+    told, _, inner = str(error).partition("\n\nDebug source:")
+    answer = _ANSWER.search(told)
+    if answer:
+        told = f"{told[: told.index('<')]}{answer['code']}: {answer['message']}"
+    elif kind := _KIND.search(inner):
+        told = f"{told} ({kind[1]})"
+    return _URL.sub(lambda url: public(url[0]), " ".join(told.split()))

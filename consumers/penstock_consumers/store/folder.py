@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import errno
 import os
+import re
 import uuid
+from contextlib import nullcontext, suppress
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
@@ -13,11 +16,27 @@ from penstock_consumers.store.bucket import failures_named
 from penstock_schemas.errors import StoreError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-    from pathlib import Path
+    from collections.abc import Callable, Iterator, Sequence
+    from contextlib import AbstractContextManager
 
 
 _TEMPORARY = "."
+_IS_TEMPORARY = re.compile(r"\..+\.[0-9a-f]{32}")
+# So many folders are known to have names that survive; each of others is synced once more.
+_REMEMBERED = 1000
+# What no waiting mends; disks that are full, slow or gone, and whatever else, may pass.
+_LASTING = {
+    errno.EACCES,
+    errno.EEXIST,
+    errno.EFBIG,
+    errno.EINVAL,
+    errno.EISDIR,
+    errno.ELOOP,
+    errno.ENAMETOOLONG,
+    errno.ENOTDIR,
+    errno.EPERM,
+    errno.EROFS,
+}
 # How file systems say that they have no hard links.
 _NO_LINKS = {errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS}
 
@@ -27,6 +46,7 @@ class Folder:
 
     def __init__(self, root: Path) -> None:
         self._root = root.absolute()
+        self._synced: set[Path] = set()
 
     @property
     def url(self) -> str:
@@ -39,34 +59,42 @@ class Folder:
         Raises `StoreError` on a file system without hard links.
         """
         path = self._root / name
-        with failures_named(self.url, "write", name):
+        with self._named("write", name):
             temporary = self._write(path, [data])
             try:
                 os.link(temporary, path)
             except FileExistsError:
-                return False
+                created = False
             except OSError as error:
                 if error.errno not in _NO_LINKS:
                     raise
                 raise StoreError(
                     f"store {self.url!r}: its file system has no hard links ({error}): use another"
                 ) from error
+            else:
+                created = True
             finally:
                 temporary.unlink()
+            # Also where the name was taken: whoever took it may have died before this.
             _sync(path.parent)
-        return True
+        return created
 
     def put(self, name: str, *pieces: bytes | pa.Buffer) -> None:
         """Write an object by a rename of a synced temporary file."""
         path = self._root / name
-        with failures_named(self.url, "write", name):
-            self._write(path, pieces).rename(path)
+        with self._named("write", name):
+            temporary = self._write(path, pieces)
+            try:
+                temporary.rename(path)
+            except OSError:
+                temporary.unlink()
+                raise
             _sync(path.parent)
 
     def read(self, name: str) -> pa.Buffer:
         """Map an object into memory."""
         path = self._root / name
-        with failures_named(self.url, "read", name, answers=(FileNotFoundError,)):
+        with self._named("read", name, _absent):
             if path.stat().st_size == 0:
                 return pa.py_buffer(b"")
             with pa.memory_map(str(path)) as mapped:
@@ -74,22 +102,22 @@ class Folder:
 
     def open(self, name: str) -> pa.NativeFile:
         """Open a file."""
-        with failures_named(self.url, "read", name, answers=(FileNotFoundError,)):
+        with self._named("read", name, _absent):
             return pa.OSFile(str(self._root / name))
 
     def delete(self, name: str) -> None:
         """Unlink a file; its folder stays, so that whoever writes there finds it."""
-        with failures_named(self.url, "delete", name):
+        with self._named("delete", name):
             (self._root / name).unlink(missing_ok=True)
 
     def modified(self, name: str) -> float:
         """When a file was last written, as its file system tells."""
-        with failures_named(self.url, "read", name, answers=(FileNotFoundError,)):
+        with self._named("read", name, _absent):
             return (self._root / name).stat().st_mtime
 
     def folders(self, prefix: str) -> Iterator[str]:
         """Name the folders in a folder."""
-        with failures_named(self.url, "list", prefix):
+        with self._named("list", prefix):
             try:
                 found = list(os.scandir(self._root / prefix))
             except FileNotFoundError:
@@ -98,19 +126,32 @@ class Folder:
 
     def list(self, prefix: str) -> Iterator[str]:
         """Name the objects below a prefix; unfinished temporary files are none."""
-        with failures_named(self.url, "list", prefix):
-            for folder, _, files in os.walk(self._root / prefix, onerror=_raise_unless_absent):
-                for file in files:
-                    if not file.startswith(_TEMPORARY):
-                        yield os.path.relpath(os.path.join(folder, file), self._root).replace(os.sep, "/")  # noqa: PTH118  (faster than Path, over many)
+        with self._named("list", prefix):
+            for folder, file in self._files(prefix):
+                if not file.startswith(_TEMPORARY):
+                    yield folder + file
+
+    def leftovers(self, prefix: str = "") -> Iterator[tuple[str, float]]:
+        """Name the temporary files below a prefix."""
+        with self._named("list", prefix):
+            for folder, file in self._files(prefix):
+                if _IS_TEMPORARY.fullmatch(file):
+                    with suppress(FileNotFoundError):  # its writer may have ended meanwhile
+                        yield folder + file, self.modified(folder + file)
+
+    def _files(self, prefix: str) -> Iterator[tuple[str, str]]:
+        """Walk a prefix: the prefix of each folder in it, and each file's name there."""
+        for folder, _, files in os.walk(self._root / prefix, onerror=_raise_unless_absent):
+            below = os.path.relpath(folder, self._root).replace(os.sep, "/")
+            yield from (("" if below == "." else f"{below}/", file) for file in files)
 
     def _write(self, path: Path, pieces: Sequence[bytes | pa.Buffer]) -> Path:
+        """Write a temporary file beside `path`, and sync its data; its name need not survive."""
         self._make(path.parent)
         temporary = path.parent / f"{_TEMPORARY}{path.name}.{uuid.uuid4().hex}"
         try:
             with temporary.open("xb") as file:
-                for piece in pieces:
-                    file.write(piece)
+                file.writelines(pieces)
                 file.flush()
                 os.fsync(file.fileno())
         except OSError:
@@ -120,11 +161,35 @@ class Folder:
         return temporary
 
     def _make(self, folder: Path) -> None:
-        if folder.is_dir():
+        """Make a folder whose name survives; that of one that is found may be a dead writer's, and not synced yet."""
+        if folder in self._synced and folder.is_dir():
+            return
+        found = folder.is_dir()
+        if found and not folder.is_relative_to(self._root):
             return
         self._make(folder.parent)
-        folder.mkdir(exist_ok=True)
-        _sync(folder.parent)
+        if not found:
+            _sync_last(folder.parent)
+            folder.mkdir(exist_ok=True)
+        # What lies above the store may be closed to its writers where they did not make it.
+        with suppress(PermissionError) if found and folder == self._root else nullcontext():
+            _sync(folder.parent)
+        if len(self._synced) >= _REMEMBERED:
+            self._synced.clear()
+        self._synced.add(folder)
+
+    def _named(
+        self, doing: str, name: str, answer: Callable[[Exception], bool] = lambda _: False
+    ) -> AbstractContextManager[None]:
+        return failures_named(self.url, doing, name, passes=_passes, answer=answer)
+
+
+def _absent(error: Exception) -> bool:
+    return isinstance(error, FileNotFoundError)
+
+
+def _passes(error: Exception) -> bool:
+    return isinstance(error, OSError) and error.errno not in _LASTING
 
 
 def _raise_unless_absent(error: OSError) -> None:
@@ -140,3 +205,13 @@ def _sync(folder: Path) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
+
+
+def _sync_last(parent: Path) -> None:
+    """Sync the last of the folders in a folder: who goes on in a new one relies on what the last one holds.
+
+    Whoever wrote there may have died before it had synced its last name.
+    """
+    last = max((entry.path for entry in os.scandir(parent) if entry.is_dir()), default=None)
+    if last is not None:
+        _sync(Path(last))

@@ -1,0 +1,58 @@
+from __future__ import annotations
+
+import uuid
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.consumers import s3
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+
+@pytest.fixture(scope="session")
+def moto(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """The URL of an S3 server with a bucket, `bucket`."""
+    with s3.moto(tmp_path_factory.mktemp("moto")) as endpoint:
+        s3.make_bucket(endpoint, "bucket")
+        yield endpoint
+
+
+@pytest.fixture
+def s3_url(moto: str, monkeypatch: pytest.MonkeyPatch) -> str:
+    """The URL of a store on S3 that is new; the environment says where and with which credentials."""
+    _environment(monkeypatch, moto)
+    return f"s3://bucket/stores/{uuid.uuid4().hex}"
+
+
+@pytest.fixture(scope="session")
+def versity(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """The URL of Versity's S3 gateway with a bucket, `bucket`."""
+    from tests.chaos.s3 import versity  # noqa: PLC0415  (its client takes a second to import)
+
+    if versity.go() is None:
+        pytest.skip("there is no go command to build Versity's S3 gateway with: install Go")
+    with versity.versity(tmp_path_factory.mktemp("versity"), "bucket") as endpoint:
+        yield endpoint
+
+
+@pytest.fixture
+def versity_url(versity: str, monkeypatch: pytest.MonkeyPatch) -> str:
+    """The URL of a store on that gateway that is new."""
+    _environment(monkeypatch, versity)
+    return f"s3://bucket/stores/{uuid.uuid4().hex}"
+
+
+@pytest.fixture
+def proxy(moto: str, s3_url: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[s3.Proxy]:
+    """A proxy between the store at `s3_url` and the S3 server."""
+    passing = s3.Proxy(moto)
+    _environment(monkeypatch, passing.url)
+    yield passing
+    passing.close()
+
+
+def _environment(monkeypatch: pytest.MonkeyPatch, endpoint: str) -> None:
+    for name, value in (*s3.CREDENTIALS.items(), ("AWS_ENDPOINT_URL", endpoint), ("AWS_ALLOW_HTTP", "true")):
+        monkeypatch.setenv(name, value)
