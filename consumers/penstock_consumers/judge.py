@@ -29,6 +29,8 @@ _NONE = -1
 # The share of the idle limit that one record can add to the log's clock: a record after a long outage does not
 # make everyone idle who had no chance to speak.
 _LARGEST_STEP = 4
+# What a decoded message takes of memory for each of its columns, however few bytes those have.
+_COLUMN_BYTES = 1024
 
 
 class AbortReason(StrEnum):
@@ -41,7 +43,10 @@ class AbortReason(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Accepted:
-    """Chunk rows that belong to episodes; `uid` names each row's episode within this judge."""
+    """Chunk rows that belong to episodes; `uid` names each row's episode within this judge.
+
+    `size` is how many bytes they are.
+    """
 
     rows: ChunkRows
     uid: NDArray[np.int64]
@@ -49,6 +54,7 @@ class Accepted:
     incarnation: int
     offset: int
     timestamp_ms: int
+    size: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -228,9 +234,11 @@ class Judge:
         if orphan.any():
             self._count(rows_orphan=int(orphan.sum()), steps_orphan=int(rows.steps[orphan].sum()))
             rows, row_uid = rows.where(~orphan), row_uid[~orphan]
-        accepted = Accepted(rows, row_uid, message.producer, message.incarnation, record.offset, record.timestamp_ms)
-        verdicts.accepted.append(accepted)
-        verdicts.bytes += rows.batch.get_total_buffer_size()
+        size = rows.batch.get_total_buffer_size()
+        verdicts.accepted.append(
+            Accepted(rows, row_uid, message.producer, message.incarnation, record.offset, record.timestamp_ms, size)
+        )
+        verdicts.bytes += max(record.size, size) + _COLUMN_BYTES * rows.batch.num_columns
 
     def _count(self, **counts: int) -> None:
         for name, count in counts.items():

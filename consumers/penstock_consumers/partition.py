@@ -8,25 +8,32 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
-import pyarrow as pa
 
-from penstock_consumers.assemble import Episodes, Rows, assemble, ended_uids
+from penstock_consumers import open_rows
+from penstock_consumers.assemble import Episodes, assemble, ended_uids
 from penstock_consumers.judge import Judge, Verdicts
+from penstock_consumers.open_rows import OpenSegment
+from penstock_consumers.rows import Rows, holding, in_groups, live_bytes
 from penstock_consumers.store import commits, layout, segments
 from penstock_consumers.store.commits import Commit, LastRecord, Limits, Live, Retired, SegmentEntry
-from penstock_schemas.chunks import fixed, steps
 from penstock_schemas.errors import CorruptStoreError, RejectedError
 from penstock_schemas.messages import Message, decode
 
 if TYPE_CHECKING:
     from collections import Counter
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from numpy.typing import NDArray
 
     from penstock_consumers.breaker import Breaker
+    from penstock_consumers.rows import Source
     from penstock_consumers.store.replay_store import ReplayStore
     from penstock_schemas.log import Record
+    from penstock_schemas.stream import StreamSpec
+
+
+# How many bytes of episodes are assembled at once, roughly; each such group is a segment of its own.
+_GROUP_BYTES = 64 << 20
 
 
 class Quarantine(Protocol):
@@ -43,11 +50,10 @@ class Quarantine(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Committed:
-    """What one commit brought."""
+    """What one commit brought: the heads of the episodes that it stored, in the segments that `commit` adds."""
 
     commit: Commit
     episodes: Episodes | None
-    segment: SegmentEntry | None
 
 
 class Partition:
@@ -55,6 +61,9 @@ class Partition:
 
     Crash-only: whatever `take` or `commit` raises, make a new one, which begins at the newest commit. Nothing is
     decided twice that way, since nothing below a commit's high-water mark is ever judged again.
+
+    What it holds in memory is bounded by what it takes between two commits, whatever is open: of open episodes it knows
+    the keys of their rows, and it assembles a few at a time. `assembled` is called with each few, before their commit.
     """
 
     def __init__(
@@ -64,13 +73,17 @@ class Partition:
         quarantine: Quarantine,
         limits: Limits,
         breaker: Breaker | None = None,
+        *,
+        assembled: Callable[[Episodes], None] | None = None,
     ) -> None:
         self.partition = partition
         self._breaker = breaker
         self._store = store
         self._quarantine = quarantine
         self._limits = limits
+        self._assembled = assembled
         self._verdicts = Verdicts()
+        self._quarantined_bytes = 0
         self._last: Record | None = None
         self._commit = commits.newest(store.bucket, partition)
         self._live = commits.live_at(store.bucket, self._commit) if self._commit else Live()
@@ -105,8 +118,8 @@ class Partition:
 
     @property
     def pending_bytes(self) -> int:
-        """Bytes of messages that wait in memory for the next commit."""
-        return self._verdicts.bytes
+        """Bytes of messages that wait in memory for the next commit, those in quarantine included."""
+        return self._verdicts.bytes + self._quarantined_bytes
 
     def skip_to(self, offset: int) -> None:
         """Go on from `offset`, because the log no longer has what lies before it; the loss is counted."""
@@ -124,6 +137,7 @@ class Partition:
                 self._breaker.bad(f"partition {self.partition}, offset {record.offset}", str(rejected))
             self._judge.reject(record, self._verdicts)
             self._quarantine.add(record, rejected)
+            self._quarantined_bytes += record.size
         else:
             if self._breaker:
                 self._breaker.good()
@@ -139,11 +153,13 @@ class Partition:
             return None
         self._quarantine.flush()
         number = self._commit.number + 1 if self._commit else 0
-        episodes, still_open = self._assembled()
-        entry = self._write_episodes(number, episodes)
-        opened = self._write_open(number, still_open)
-        dead = self._dead_open_segments()
-        self._check_conservation(still_open, dead)
+        new = [Rows.accepted(accepted) for accepted in self._verdicts.accepted]
+        ended = ended_uids(new, self._verdicts.aborted)
+        heads, added = self._write_episodes(number, new, ended)
+        still_open = np.sort(self._judge.open_uids())
+        open_added, open_removed = self._write_open(number, new, still_open)
+        kept = [segment for name, segment in self._open.items() if name not in open_removed]
+        self._check_conservation((*kept, *open_added), still_open)
         commit = Commit(
             partition=self.partition,
             number=number,
@@ -156,21 +172,19 @@ class Partition:
             limits=self._limits,
             producers=self._judge.entries(),
             counters=dict(self._judge.counters),
-            segments_added=(entry,) if entry else (),
-            open_added=(opened[0],) if opened else (),
-            open_removed=tuple(dead),
+            segments_added=added,
+            open_added=tuple(segment.entry for segment in open_added),
+            open_removed=open_removed,
             retired=self._commit.retired if self._commit else Retired(),
         )
         live = self._live.after(commit)
         self._commit = commits.create(self._store.bucket, commit, live)
         self._live = live
-        for name in dead:
-            del self._open[name]
-        if opened:
-            self._open[opened[0].name] = opened[1]
+        self._open = {segment.entry.name: segment for segment in (*kept, *open_added)}
         self._verdicts = Verdicts()
+        self._quarantined_bytes = 0
         self._last = None
-        return Committed(self._commit, episodes, entry)
+        return Committed(self._commit, heads)
 
     def rewrite(
         self,
@@ -201,19 +215,27 @@ class Partition:
             self._store.adopt(message.spec)
         return message
 
-    def _assembled(self) -> tuple[Episodes | None, list[Rows]]:
-        """Part the rows at hand into whole episodes and rows whose episodes are open."""
-        if self._store.spec is None:
-            return None, []
-        spec, aborted = self._store.spec, self._verdicts.aborted
-        new = [Rows.of(accepted) for accepted in self._verdicts.accepted]
-        ended = ended_uids(new, aborted)
-        if not len(ended):
-            return None, new
-        stored = [rows.where(np.isin(rows.uid, ended)) for rows in self._open.values()]
-        episodes = assemble(spec, [*(rows for rows in stored if len(rows.uid)), *new], ended, aborted)
+    def _write_episodes(
+        self, number: int, new: Sequence[Source], ended: NDArray[np.int64]
+    ) -> tuple[Episodes | None, tuple[SegmentEntry, ...]]:
+        """Assemble and write the episodes that ended, group by group; no more than one group is in memory."""
+        spec = self._store.spec
+        if spec is None:
+            return None, ()
+        sources = holding((*self._open.values(), *new), ended)
+        groups = in_groups(sources, ended, _GROUP_BYTES)
+        written = [self._write_group(number, spec, holding(sources, group), group) for group in groups]
+        return Episodes.joined([heads for heads, _ in written]), tuple(entry for _, entry in written)
+
+    def _write_group(
+        self, number: int, spec: StreamSpec, sources: Sequence[Source], group: NDArray[np.int64]
+    ) -> tuple[Episodes, SegmentEntry]:
+        episodes = assemble(spec, sources, group, self._verdicts.aborted)
+        if self._assembled:
+            self._assembled(episodes)
         self._count(episodes)
-        return episodes, _still_open(new, ended)
+        name = layout.segment(self.partition, number)
+        return episodes.heads, segments.write_episodes(self._store.bucket, name, episodes.batch)
 
     def _count(self, episodes: Episodes) -> None:
         for name, mask in (("ended", ~episodes.aborted), ("aborted", episodes.aborted)):
@@ -221,46 +243,27 @@ class Partition:
             self._judge.counters[f"rows_{name}"] += int(episodes.chunks[mask].sum())
             self._judge.counters[f"steps_{name}"] += int(episodes.length[mask].sum())
 
-    def _write_episodes(self, number: int, episodes: Episodes | None) -> SegmentEntry | None:
-        if episodes is None:
-            return None
-        name = layout.segment(self.partition, number)
-        return segments.write_episodes(self._store.bucket, name, episodes.batch)
+    def _write_open(
+        self, number: int, new: Sequence[Source], still_open: NDArray[np.int64]
+    ) -> tuple[tuple[OpenSegment, ...], tuple[str, ...]]:
+        """Write what is new of open episodes, and segments anew that are small or mostly dead; name those."""
+        fresh = holding(new, still_open)
+        rewritten = open_rows.to_rewrite(tuple(self._open.values()), still_open, live_bytes(fresh, still_open))
+        removed = tuple(segment.entry.name for segment in rewritten)
+        if self._store.spec is None:
+            return (), removed
+        sources = [*holding(rewritten, still_open), *fresh]
+        written = open_rows.write(self._store.bucket, self.partition, number, self._store.spec, sources, still_open)
+        return tuple(written), removed
 
-    def _write_open(self, number: int, still_open: Sequence[Rows]) -> tuple[SegmentEntry, Rows] | None:
-        pieces = [rows for rows in still_open if len(rows.uid)]
-        if not pieces or self._store.spec is None:
-            return None
-        spec = self._store.spec
-        batch = pa.Table.from_batches([rows.to_open(spec) for rows in pieces]).combine_chunks().to_batches()[0]
-        name = layout.open_segment(self.partition, number)
-        entry = segments.write(self._store.bucket, name, [batch], int(steps(batch).sum()))
-        stored = segments.read(self._store.bucket, entry, segments.open_schema(spec))
-        return entry, Rows.stored(stored, np.concatenate([rows.uid for rows in pieces]), spec)
-
-    def _dead_open_segments(self) -> list[str]:
-        still = self._judge.open_uids()
-        return [name for name, rows in self._open.items() if not np.isin(rows.uid, still).any()]
-
-    def _load_open(self, entry: SegmentEntry) -> Rows:
-        """Map an open segment and find its rows' episodes by their keys; the values stay where they are."""
+    def _load_open(self, entry: SegmentEntry) -> OpenSegment:
         if self._store.spec is None:
             raise CorruptStoreError(f"store {self._store.bucket.url}: it has segments and no {layout.MANIFEST}")
-        batch = segments.read(self._store.bucket, entry, segments.open_schema(self._store.spec))
-        uid = np.full(batch.num_rows, -1, np.int64)
-        owners = batch.column("producer").dictionary_encode()
-        incarnation, env, episode = (fixed(batch, name) for name in ("incarnation", "env", "episode"))
-        for code, producer in enumerate(owners.dictionary.to_pylist()):
-            for start in np.unique(incarnation[_is(owners, code)]):
-                at = _is(owners, code) & (incarnation == start)
-                uid[at] = self._judge.uids_of(producer, int(start), env[at], episode[at])
-        return Rows.stored(batch, uid, self._store.spec)
+        return OpenSegment.load(self._store.bucket, entry, self._store.spec, self._judge)
 
-    def _check_conservation(self, still_open: Sequence[Rows], dead: Sequence[str]) -> None:
+    def _check_conservation(self, stored: Sequence[OpenSegment], still_open: NDArray[np.int64]) -> None:
         """Refuse to commit unless every chunk row that was read is accounted for, in disjoint classes."""
-        still = self._judge.open_uids()
-        stored = [rows for name, rows in self._open.items() if name not in dead]
-        is_open = sum(int(np.isin(rows.uid, still).sum()) for rows in (*stored, *still_open))
+        is_open = sum(int(np.isin(segment.uid, still_open).sum()) for segment in stored)
         count = self._judge.counters
         classes = ("ended", "aborted", "duplicate", "orphan", "superseded")
         accounted = is_open + sum(count[f"rows_{name}"] for name in classes)
@@ -270,15 +273,6 @@ class Partition:
                 f"partition {self.partition} at offset {self.high_water}: {count['rows_read']} chunk rows were read, "
                 f"{accounted} are accounted for ({told}, {is_open} open): nothing was committed; report this"
             )
-
-
-def _still_open(pieces: Sequence[Rows], ended: NDArray[np.int64]) -> list[Rows]:
-    """Keep the rows whose episodes have not ended; most messages have none."""
-    if not pieces:
-        return []
-    mask = np.isin(np.concatenate([piece.uid for piece in pieces]), ended, invert=True)
-    parts = np.split(mask, np.cumsum([len(piece.uid) for piece in pieces])[:-1])
-    return [piece.where(part) for piece, part in zip(pieces, parts, strict=True) if part.any()]
 
 
 def record_digest(record: Record) -> str:
@@ -300,8 +294,3 @@ def _judge_at(commit: Commit | None, limits: Limits) -> Judge:
         clock_ms=commit.log_clock_ms,
         timestamp_ms=commit.last.timestamp_ms if commit.last else None,
     )
-
-
-def _is(owners: pa.DictionaryArray, code: int) -> NDArray[np.bool_]:
-    same: NDArray[np.bool_] = owners.indices.to_numpy() == code
-    return same

@@ -294,6 +294,10 @@ class WrappedBucket:
         names: Iterable[str] = self.operate(self.inner.folders, prefix)
         return names
 
+    def leftovers(self, prefix: str = "") -> Iterable[tuple[str, float]]:
+        found: Iterable[tuple[str, float]] = self.operate(self.inner.leftovers, prefix)
+        return found
+
     def open(self, name: str) -> pa.NativeFile:
         return self.operate(self.inner.open, name)
 

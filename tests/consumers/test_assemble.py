@@ -6,8 +6,9 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from penstock_consumers.assemble import Episodes, Rows, assemble, ended_uids
+from penstock_consumers.assemble import Episodes, assemble, ended_uids
 from penstock_consumers.judge import Aborted, Accepted
+from penstock_consumers.rows import Rows
 from penstock_schemas.chunks import ChunkRows, Ends
 from tests.consumers.messages import NESTED, SPEC, VALUES, Place, Row, digest, rows_to_batch
 
@@ -23,8 +24,10 @@ def piece(offset: int, uids: list[int], *rows: Row, spec: StreamSpec = SPEC) -> 
 
 
 def of_message(batch: pa.RecordBatch, offset: int, uids: list[int]) -> Rows:
-    accepted = Accepted(ChunkRows.of(batch), np.array(uids), PRODUCER, INCARNATION, offset, 1_000 + offset)
-    return Rows.of(accepted)
+    accepted = Accepted(
+        ChunkRows.of(batch), np.array(uids), PRODUCER, INCARNATION, offset, 1_000 + offset, batch.nbytes
+    )
+    return Rows.accepted(accepted)
 
 
 def aborted(offset: int, *uids: int, reason: str = "gap") -> Aborted:
@@ -225,11 +228,3 @@ def test_episodes_are_whole_whatever_else_lies_between(order: list[int]) -> None
     assert sorted(episodes.length.tolist()) == [2, 3, 4]
     for episode in episodes.batch.to_pylist():
         assert [item[4] for item in episode["observation"]] == list(range(episode["env"] + 3))
-
-
-def test_where_keeps_rows_whole() -> None:
-    rows = piece(1, [0, 1, 0], Row(0, 0, 0, 0, 2), Row(1, 0, 0, 0, 3), Row(1, 1, 0, 0, 1))
-    kept = rows.where(rows.uid == 1)
-    assert kept.uid.tolist() == [1]
-    assert [len(item) for item in kept.batch.column("observation").to_pylist()] == [4]
-    assert rows.where(rows.uid >= 0) is rows

@@ -10,10 +10,11 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pytest
 
-from penstock_consumers.partition import record_digest
+from penstock_consumers.partition import Partition, record_digest
 from penstock_consumers.store import commits, manifest
 from penstock_consumers.store.bucket import open_bucket
 from penstock_consumers.store.commits import Limits
+from penstock_consumers.store.replay_store import ReplayStore
 from penstock_schemas.chunks import Ends
 from penstock_schemas.errors import CorruptStoreError, FencedError
 from penstock_schemas.log.memory import MemoryLog
@@ -41,7 +42,6 @@ from tests.consumers.messages import (
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from penstock_consumers.partition import Partition
     from penstock_consumers.store.bucket import Bucket
     from penstock_schemas.log import Record
     from penstock_schemas.stream import StreamSpec
@@ -363,9 +363,27 @@ def random_log(rng: random.Random, length: int, spec: StreamSpec = SPEC) -> tupl
     return log, undecodable
 
 
+def in_small_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Assemble a few episodes at a time, lay every column part by part, write open rows into many small batches."""
+    sizes = {
+        "partition._GROUP_BYTES": 3_000,
+        "gather._LARGE_ITEM_BYTES": 1,
+        "open_rows.SEGMENT_BYTES": 20_000,
+        "open_rows._LEAST_LEVEL_BYTES": 9_000,
+        "open_rows._BATCH_BYTES": 600,
+        "open_rows._MOST_BATCH_BYTES": 1_000,
+    }
+    for name, size in sizes.items():
+        monkeypatch.setattr(f"penstock_consumers.{name}", size)
+
+
 @pytest.mark.parametrize("spec", [SPEC, NESTED], ids=["plain", "nested"])
-@pytest.mark.parametrize("seed", range(8))
-def test_the_store_holds_what_the_reference_assembles_wherever_it_is_cut(seed: int, spec: StreamSpec) -> None:
+@pytest.mark.parametrize(("seed", "small"), [*((seed, False) for seed in range(8)), (0, True), (1, True)])
+def test_the_store_holds_what_the_reference_assembles_wherever_it_is_cut(
+    seed: int, spec: StreamSpec, small: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if small:
+        in_small_pieces(monkeypatch)
     rng = random.Random(seed)  # noqa: S311  (to be repeated, not to be kept secret)
     log, undecodable = random_log(rng, 120, spec)
     reference = Reference(undecodable, spec)
@@ -374,7 +392,7 @@ def test_the_store_holds_what_the_reference_assembles_wherever_it_is_cut(seed: i
     expected = sorted(reference.episodes, key=key_of)
     assert len({key_of(episode) for episode in expected}) == len(expected) > 20
 
-    for cut in (0.0, 0.1, 0.6):
+    for cut in (0.1,) if small else (0.0, 0.1, 0.6):
         bucket, quarantine = open_bucket("memory://"), Kept()
         partition = cut_at_random(log, bucket, quarantine, rng, cut)
         told = f"seed {seed}, cut {cut}"
@@ -502,8 +520,13 @@ def consume(log: MemoryLog, bucket: Bucket, every: int = 3) -> Partition:
     return partition
 
 
+@pytest.mark.parametrize("small", [False, True], ids=["whole", "pieces"])
 @pytest.mark.parametrize("done", [False, True], ids=["before", "after"])
-def test_a_crash_at_any_operation_of_the_bucket_loses_and_doubles_nothing(done: bool) -> None:
+def test_a_crash_at_any_operation_of_the_bucket_loses_and_doubles_nothing(
+    done: bool, small: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if small:
+        in_small_pieces(monkeypatch)
     log = scripted_log()
     expected = reference_episodes(log, GARBAGE_AT)
     assert len(expected) == 6
@@ -634,9 +657,7 @@ def test_an_open_segment_lives_until_the_last_of_its_episodes_ends() -> None:
     assert live() == (0, 1)
     producer.send(Row(0, 0, 1, 3, 1, Ends.TERMINATED))
     assert live() == (1, 1)
-    producer.send(Row(1, 0, 1, 2, 1))
-    assert live() == (1, 2)
-    producer.send(Row(1, 0, 2, 3, 1, Ends.TERMINATED))
+    producer.send(Row(1, 0, 1, 2, 1, Ends.TERMINATED))
     assert live() == (2, 0)
 
 
@@ -675,6 +696,60 @@ def test_a_damaged_open_segment_is_named() -> None:
     bucket.put(name, bucket.read(name).to_pybytes()[:-20])
     with pytest.raises(CorruptStoreError, match=name):
         open_partition(log, bucket)
+
+
+def test_episodes_that_end_together_are_assembled_a_few_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("penstock_consumers.partition._GROUP_BYTES", 3_000)
+    log = MemoryLog(clock=Clock())
+    log.create(TOPIC)
+    bucket = open_bucket("memory://")
+    producer = ScriptedProducer(log)
+    producer.begin()
+    producer.send(*(Row(env, 0, 0, 0, 20) for env in range(6)))
+    seen: list[int] = []
+    store = ReplayStore(bucket, SPEC.stream, log.describe(TOPIC))
+    partition = Partition(store, 0, Kept(), LIMITS, assembled=lambda episodes: seen.append(episodes.batch.num_rows))
+    take_all(partition, log)
+    partition.commit()
+    assert seen == []
+    producer.send(*(Row(env, 0, 1, 20, 1 + env, Ends.TERMINATED) for env in range(6)))
+    take_all(partition, log)
+    committed = partition.commit()
+    assert committed is not None
+    assert len(seen) > 1
+    assert [entry.rows for entry in committed.commit.segments_added] == seen
+    # What is told of the commit is told of all of them, and holds no step.
+    assert committed.episodes is not None
+    assert committed.episodes.length.tolist() == [21, 22, 23, 24, 25, 26]
+    assert committed.episodes.whole.all()
+    assert "observation" not in committed.episodes.batch.schema.names
+    assert [episode["env"] for episode in stored_episodes(bucket)] == list(range(6))
+    assert partition.counters["episodes_ended"] == 6
+
+
+def test_pending_bytes_are_what_messages_take_of_memory() -> None:
+    log = MemoryLog(clock=Clock())
+    log.create(TOPIC)
+    partition = open_partition(log, open_bucket("memory://"))
+    producer = ScriptedProducer(log)
+    producer.begin()
+    take_all(partition, log)
+    assert partition.pending_bytes == 0
+    append_garbage(log, bytes(5_000))
+    take_all(partition, log)
+    assert partition.pending_bytes >= 5_000
+    producer.send(Row(0, 0, 0, 0, 1_000))
+    before = partition.pending_bytes
+    take_all(partition, log)
+    size = records(log)[-1].size
+    assert size < partition.pending_bytes - before < size + (64 << 10)
+    # A message of one step is far larger in memory than on the wire.
+    producer.send(Row(0, 0, 1, 1_000, 1))
+    before = partition.pending_bytes
+    take_all(partition, log)
+    assert partition.pending_bytes - before > 3 * records(log)[-1].size
+    partition.commit()
+    assert partition.pending_bytes == 0
 
 
 def test_the_first_valid_message_says_what_the_store_is_of() -> None:

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
+    from penstock_consumers.assemble import Episodes
     from penstock_consumers.store.bucket import Bucket
     from penstock_schemas.errors import RejectedError
     from penstock_schemas.log import Appended, Log, Record
@@ -195,16 +196,20 @@ def store(log: Log, stream: str = STREAM) -> Stored:
     bucket = open_bucket("memory://")
     topic = log.describe(f"rollouts.{stream}")
     replay_store = ReplayStore(bucket, stream, topic)
-    partitions = [Partition(replay_store, number, _NoQuarantine(), Limits()) for number in range(topic.partitions)]
+    rows: list[dict[str, Any]] = []
+
+    def keep(episodes: Episodes) -> None:
+        rows.extend(episodes.batch.to_pylist())
+
+    partitions = [
+        Partition(replay_store, number, _NoQuarantine(), Limits(), assembled=keep) for number in range(topic.partitions)
+    ]
     for record in records(log, topic.name):
         partitions[record.partition].take(record)
     counters: Counter[str] = Counter()
-    rows: list[dict[str, Any]] = []
     for partition in partitions:
-        committed = partition.commit()
+        partition.commit()
         counters.update(partition.counters)
-        if committed is not None and committed.episodes is not None:
-            rows += committed.episodes.batch.to_pylist()
     return Stored(verify(bucket, log), counters, rows, bucket)
 
 

@@ -21,7 +21,7 @@ from penstock_schemas.errors import CorruptStoreError
 from penstock_schemas.ipc import Pieces
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Collection, Iterable, Iterator, Sequence
 
     from numpy.typing import NDArray
 
@@ -127,19 +127,60 @@ def _ranges(batch: pa.RecordBatch) -> Ranges:
 
 
 def read(bucket: Bucket, entry: SegmentEntry, schema: pa.Schema) -> pa.RecordBatch:
-    """Read a segment, mapped where it can be; raises `CorruptStoreError` where it is missing or not as written."""
+    """Read a segment, mapped where it can be, and joined where it was written in batches.
+
+    Raises `CorruptStoreError` where it is missing or not as written.
+    """
     try:
         data = bucket.read(entry.name)
         with pa.ipc.open_file(data) as reader:
-            batch = reader.get_batch(0)
+            batches = [reader.get_batch(number) for number in range(reader.num_record_batches)]
+            # What is joined is copied.
+            batch = batches[0] if len(batches) == 1 else pa.concat_batches(batches)
     except (OSError, pa.ArrowException) as error:
-        raise CorruptStoreError(f"segment {entry.name}: does not read: {error}") from error
-    if data.size != entry.bytes or batch.num_rows != entry.rows:
-        found, named = f"{batch.num_rows} rows in {data.size} bytes", f"{entry.rows} in {entry.bytes}"
-        raise CorruptStoreError(f"segment {entry.name}: {found}, its commit names {named}: it was altered")
-    if not batch.schema.equals(schema):
-        raise CorruptStoreError(f"segment {entry.name}: its schema is not the store's")
+        raise _unreadable(entry, error) from error
+    _check(entry, schema, batch.schema, batch.num_rows, data.size)
     return batch
+
+
+def batches(
+    bucket: Bucket,
+    entry: SegmentEntry,
+    schema: pa.Schema,
+    *,
+    numbers: Iterable[int] | None = None,
+    columns: Collection[str] | None = None,
+) -> Iterator[pa.RecordBatch]:
+    """Read a segment batch by batch, without mapping it: all or those of `numbers`, all columns or `columns`.
+
+    No more of it is in memory than the batch at hand. Raises `CorruptStoreError` where it is missing or not as written.
+    """
+    wanted = [at for at, name in enumerate(schema.names) if columns is None or name in columns]
+    options = pa.ipc.IpcReadOptions(included_fields=None if columns is None else wanted)
+    try:
+        with (
+            bucket.open(entry.name) as file,
+            pa.ipc.open_file(file, options=options) as reader,
+        ):
+            _check(entry, pa.schema([schema.field(at) for at in wanted]), reader.schema, entry.rows, file.size())
+            for number in range(reader.num_record_batches) if numbers is None else numbers:
+                yield reader.get_batch(number)
+    except (OSError, pa.ArrowException) as error:
+        raise _unreadable(entry, error) from error
+
+
+def _check(entry: SegmentEntry, schema: pa.Schema, found: pa.Schema, rows: int, size: int) -> None:
+    if (rows, size) != (entry.rows, entry.bytes):
+        named = f"{entry.rows} in {entry.bytes}"
+        raise CorruptStoreError(
+            f"segment {entry.name}: {rows} rows in {size} bytes, its commit names {named}: it was altered"
+        )
+    if not found.equals(schema):
+        raise CorruptStoreError(f"segment {entry.name}: its schema is not the store's")
+
+
+def _unreadable(entry: SegmentEntry, error: Exception) -> CorruptStoreError:
+    return CorruptStoreError(f"segment {entry.name}: does not read: {error}")
 
 
 def intact(bucket: Bucket, entry: SegmentEntry) -> bool:
