@@ -16,6 +16,8 @@ from penstock_consumers.store.commits import (
     Limits,
     Live,
     ProducerEntry,
+    Ranges,
+    Retired,
     SegmentEntry,
 )
 from penstock_schemas.errors import CorruptStoreError, FencedError, StoreFormatError
@@ -24,6 +26,7 @@ from tests.consumers.messages import SPEC, WrappedBucket
 if TYPE_CHECKING:
     from penstock_consumers.store.bucket import Bucket
 
+RANGES = Ranges((1, 2), (3, 4), (5, 6), (-1.5, 2.5), (7, 8))
 FULL = Commit(
     partition=3,
     number=200,
@@ -39,11 +42,12 @@ FULL = Commit(
         "über": ProducerEntry(1, 0, 0),
     },
     counters={"rows_read": 1 << 40},
-    segments_added=(SegmentEntry("segments/a", 1, 2, 3, 4),),
+    segments_added=(SegmentEntry("segments/a", 1, 2, 3, 4, RANGES, 5),),
     segments_removed=("segments/b",),
     open_added=(SegmentEntry("open/a", 5, 6, 7, 8),),
     open_removed=("open/b", "open/c"),
-    live=Live((SegmentEntry("segments/a", 1, 2, 3, 4),), (SegmentEntry("open/a", 5, 6, 7, 8),)),
+    retired=Retired(7, 8, 9),
+    live=Live((SegmentEntry("segments/a", 1, 2, 3, 4, RANGES, 5),), (SegmentEntry("open/a", 5, 6, 7, 8),)),
 )
 
 
@@ -232,3 +236,27 @@ def test_the_same_writer_finds_its_own() -> None:
     bucket = open_bucket("memory://")
     commit = numbered(1)
     assert commits.create(bucket, commit, Live()) == commits.create(bucket, commit, Live()) == commit
+
+
+def test_a_commit_that_judges_nothing_is_the_newest_but_for_its_segments() -> None:
+    bucket = open_bucket("memory://")
+    (at,) = make_history(bucket, 1)
+    newest = commits.read(bucket, 3, 0)
+    commit, after = commits.rewrite(bucket, newest, at, added=[entry(7)], removed=[entry(0).name])
+    assert (commit.number, commit.segments_added, commit.segments_removed) == (1, (entry(7),), (entry(0).name,))
+    assert after == commits.live_at(bucket, commit) == Live((entry(7),))
+    kept = ("partition", "high_water", "last", "log_clock_ms", "producers", "counters", "limits", "topic_id", "retired")
+    assert all(getattr(commit, name) == getattr(newest, name) for name in kept)
+    assert commit.writer != newest.writer
+    last, nothing = commits.rewrite(bucket, commit, after, retired=[replace(entry(7), keys=(1 << 64) - 1)])
+    # The sum of hashes is modulo 2^64, and goes on from that of FULL.
+    assert last.retired == Retired(8, 9, 8)
+    assert nothing == Live()
+    with pytest.raises(FencedError):
+        commits.rewrite(bucket, commit, after, removed=[entry(7).name])
+
+
+def test_segments_lie_in_the_order_of_the_log_whatever_their_place_in_the_listing() -> None:
+    ranges = [replace(RANGES, closed_offset=span) for span in ((4, 9), (0, 3), (10, 10))]
+    listed = [replace(entry(at), ranges=of) for at, of in enumerate(ranges)]
+    assert [each.name for each in commits.in_log_order(listed)] == ["segments/1", "segments/0", "segments/2"]

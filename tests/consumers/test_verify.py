@@ -7,6 +7,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from penstock_consumers import open_rows
 from penstock_consumers.store import commits, layout, manifest, segments
 from penstock_consumers.store.bucket import open_bucket
 from penstock_consumers.store.commits import Commit, Limits, Live, SegmentEntry
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
+    from penstock_consumers.open_rows import OpenSegment
     from penstock_consumers.store.bucket import Bucket
     from penstock_schemas.log import Record
 
@@ -171,8 +173,8 @@ def test_an_object_that_is_gone_is_found(log: MemoryLog) -> None:
     take_all(partition, log)
     committed = partition.commit()
     assert committed is not None
-    assert committed.segment is not None
-    gone = replace(committed.segment, name=layout.segment(0, 0))
+    (stored,) = committed.commit.segments_added
+    gone = replace(stored, name=layout.segment(0, 0))
     change(
         bucket,
         0,
@@ -449,9 +451,15 @@ def test_a_first_commit_that_was_never_made_leaves_what_is_no_fault() -> None:
     assert (report.ok, report.findings, report.messages_behind) == (True, [], 2)
 
 
+def all_dead(stored: Sequence[OpenSegment], still_open: NDArray[np.int64], _: float) -> list[OpenSegment]:
+    return [segment for segment in stored if not np.isin(segment.uid, still_open).any()]
+
+
 @pytest.fixture
-def long_log() -> MemoryLog:
+def long_log(monkeypatch: pytest.MonkeyPatch) -> MemoryLog:
     """A log of one producer: an episode in env 0 that goes on and on, and others beside it."""
+    # Small ones are joined with what is new; here each commit's stays as it is until all of it is dead.
+    monkeypatch.setattr(open_rows, "to_rewrite", all_dead)
     log = MemoryLog(clock=Clock())
     log.create(TOPIC)
     producer = ScriptedProducer(log)
@@ -648,12 +656,12 @@ def test_not_a_number_is_a_value_like_any_other() -> None:
     take_all(partition, log)
     committed = partition.commit()
     assert committed is not None
-    assert committed.episodes is not None
-    assert committed.episodes.batch.column("reward").values.to_numpy()[1] != 1 / 8
+    (entry,) = committed.commit.segments_added
+    stored = segments.read(bucket, entry, segments.episode_schema(SPEC))
+    assert stored.column("reward").values.to_numpy()[1] != 1 / 8
     report = verify(bucket, log)
     assert (report.ok, wrong(report)) == (True, {})
-    (entry,) = committed.commit.segments_added
-    forged = first_reward_changed(segments.read(bucket, entry, segments.episode_schema(SPEC)))
+    forged = first_reward_changed(stored)
     written = segments.write(bucket, layout.segment(0, 0), [forged], entry.steps)
     change(bucket, 0, lambda commit: replace(commit, segments_added=(written,), live=Live((written,))))
     assert wrong(verify(bucket, log)) == {"episodes_wrong": 1, "steps_wrong": 3}

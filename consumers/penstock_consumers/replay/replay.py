@@ -31,22 +31,26 @@ class Replay:
     """Reads a store at a snapshot: the newest commit of each partition when it was opened, or last refreshed.
 
     A snapshot does not change and is whole: what a consumer writes meanwhile is not seen before `refresh`. All its
-    segments are open: mapped where the store is a folder, in memory where it is not.
+    segments are open: mapped where the store is a folder, in memory where it is not. So it stays readable though
+    they are deleted from the store.
     """
 
-    def __init__(self, bucket: Bucket) -> None:
+    def __init__(self, bucket: Bucket, named: str | None = None) -> None:
         self._bucket = bucket
+        self._named = named
         self._spec = snapshot.existing(bucket).spec
-        self._snapshot = snapshot.take(bucket, self._spec)
+        self._snapshot = (
+            snapshot.take(bucket, self._spec) if named is None else snapshot.named(bucket, self._spec, named)
+        )
 
     @classmethod
-    def open(cls, store: str | Path | Bucket) -> Replay:
-        """Open a store at its newest snapshot: a folder, any URL that obstore opens, or a bucket.
+    def open(cls, store: str | Path | Bucket, *, snapshot: str | None = None) -> Replay:
+        """Open a store at its newest snapshot, or at a named one: a folder, any URL that obstore opens, or a bucket.
 
-        Raises `StoreError` where there is no store, `StoreFormatError` where another version wrote it,
-        `CorruptStoreError` where its objects contradict each other.
+        Raises `StoreError` where there is no store or no such snapshot, or where it changes faster than it opens;
+        `StoreFormatError` where another version wrote it; `CorruptStoreError` where its objects contradict each other.
         """
-        return cls(open_bucket(store) if isinstance(store, str | Path) else store)
+        return cls(open_bucket(store) if isinstance(store, str | Path) else store, snapshot)
 
     @property
     def spec(self) -> StreamSpec:
@@ -69,16 +73,21 @@ class Replay:
         return int(self._snapshot.first_episode[-1])
 
     def refresh(self) -> bool:
-        """Go on to the newest snapshot; tell whether there was a newer one.
+        """Go on to the newest snapshot; tell whether there was a newer one. A named snapshot stays as it is.
 
         `episodes()` in progress stay at their snapshot; `transitions()` in progress go on to the new one as soon as
         the block that they have drawn is used up.
         """
+        if self._named is not None:
+            return False
         before, self._snapshot = self._snapshot, snapshot.take(self._bucket, self._spec, self._snapshot)
         return self._snapshot is not before
 
     def episodes(self) -> Iterator[Episode]:
-        """Give every episode of the snapshot once, in an order that the snapshot determines."""
+        """Give every episode of the snapshot once, partition by partition, in the order in which they ended.
+
+        Of those that one commit stored, the order is the snapshot's.
+        """
         return episodes.stored_in(self._snapshot, self._spec)
 
     def episode(self, name: str) -> Episode:
@@ -99,7 +108,8 @@ class Replay:
 
         From now on means: after the snapshot at this call, so that `episodes()` and then `follow()` give everything
         once. Whenever there is nothing new, `wait` is called and decides: True to look again, False to end. It
-        waits a second by default; `lambda: not stop.wait(1.0)` makes a `threading.Event` end it.
+        waits a second by default; `lambda: not stop.wait(1.0)` makes a `threading.Event` end it. At a named snapshot
+        there never is anything new.
         """
         return self._follow(self._snapshot, wait)
 

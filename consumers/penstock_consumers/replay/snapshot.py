@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
+from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from penstock_consumers.replay.segment import Segment
-from penstock_consumers.store import commits, layout, manifest
-from penstock_schemas.errors import StoreError
+from penstock_consumers.store import commits, layout, manifest, snapshots
+from penstock_schemas.errors import CorruptStoreError, StoreError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -20,10 +21,13 @@ if TYPE_CHECKING:
     from penstock_consumers.store.bucket import Bucket
     from penstock_schemas.stream import StreamSpec
 
+# How often a snapshot is taken anew where what it needs is collected meanwhile.
+_TRIES = 3
+
 
 @dataclass(frozen=True, slots=True)
 class Partition:
-    """A partition's newest commit, and what lives there."""
+    """A partition's commit, and what lives there."""
 
     commit: commits.Commit
     live: commits.Live
@@ -70,14 +74,18 @@ def take(bucket: Bucket, spec: StreamSpec, before: Snapshot | None = None) -> Sn
     if before and all(partitions[number] is known.get(number) for number in partitions):
         return before
     open_before = {segment.entry.name: segment for segment in before.segments} if before else {}
+    opened = {number: _open(bucket, spec, at, open_before) for number, at in partitions.items()}
     return Snapshot(
-        partitions,
-        tuple(
-            open_before.get(entry.name) or Segment.open(bucket, entry, spec)
-            for at in partitions.values()
-            for entry in at.live.segments
-        ),
+        {number: at for number, (at, _) in opened.items()},
+        tuple(segment for _, segments in opened.values() for segment in segments),
     )
+
+
+def named(bucket: Bucket, spec: StreamSpec, name: str) -> Snapshot:
+    """Take the snapshot of a name; raises `StoreError` where there is none."""
+    held = snapshots.load(bucket, name)
+    at = {number: Partition(commits.read(bucket, number, of.commit), of.live) for number, of in sorted(held.items())}
+    return Snapshot(at, tuple(segment for of in at.values() for segment in _open_segments(bucket, spec, of.live)))
 
 
 def existing(bucket: Bucket) -> manifest.Manifest:
@@ -103,6 +111,36 @@ def _newest(bucket: Bucket, partition: int, known: Partition | None) -> Partitio
     for number in range(at_least + 1, commit.number):
         live = live.after(commits.read(bucket, partition, number))
     return Partition(commit, live.after(commit))
+
+
+def _open(
+    bucket: Bucket, spec: StreamSpec, at: Partition, before: Mapping[str, Segment]
+) -> tuple[Partition, tuple[Segment, ...]]:
+    """Open what lives in a partition, at a newer commit where something was collected meanwhile."""
+    collected: CorruptStoreError | None = None
+    for _ in range(_TRIES):
+        try:
+            return at, _open_segments(bucket, spec, at.live, before)
+        except CorruptStoreError as error:
+            newer = _newest(bucket, at.commit.partition, at)
+            # What still lives is not collected: it is missing, or damaged.
+            if newer is None or at.live.names <= newer.live.names:
+                raise
+            at, collected = newer, error
+    raise StoreError(
+        f"store {bucket.url}: what lived in partition {at.commit.partition} was collected {_TRIES} times while it was "
+        f"being opened (the last: {collected}): let it be collected later than opening takes (`--collect-seconds`), or "
+        "name a snapshot and open that"
+    ) from collected
+
+
+def _open_segments(
+    bucket: Bucket, spec: StreamSpec, live: commits.Live, before: Mapping[str, Segment] = MappingProxyType({})
+) -> tuple[Segment, ...]:
+    """Open segments in log order, however they were joined; those that are open already are taken over."""
+    return tuple(
+        before.get(entry.name) or Segment.open(bucket, entry, spec) for entry in commits.in_log_order(live.segments)
+    )
 
 
 def _cumulative(counts: list[int]) -> NDArray[np.int64]:

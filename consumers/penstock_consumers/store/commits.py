@@ -18,7 +18,7 @@ from penstock_schemas.errors import CorruptStoreError, FencedError, StoreFormatE
 from penstock_schemas.messages import MAX_MESSAGE_BYTES, MAX_RAW_BYTES
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
 
     from penstock_consumers.store.bucket import Bucket
 
@@ -125,6 +125,16 @@ class Live:
     segments: tuple[SegmentEntry, ...] = ()
     open: tuple[SegmentEntry, ...] = ()
 
+    @property
+    def names(self) -> set[str]:
+        """The names of all of them."""
+        return {entry.name for entry in (*self.segments, *self.open)}
+
+    @classmethod
+    def from_json(cls, read: dict[str, Any]) -> Live:
+        """Read what `dataclasses.asdict` wrote; raises `KeyError`, `TypeError` or `ValueError` where it is not that."""
+        return cls(_entries(read["segments"]), _entries(read["open"]))
+
     def after(self, commit: Commit) -> Live:
         """What lives once `commit` is applied."""
         gone = {*commit.segments_removed, *commit.open_removed}
@@ -179,6 +189,18 @@ class Commit:
             return cls(**{**read, **_parts(read)})
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise CorruptStoreError(f"commit {name}: does not read: {error!r}") from error
+
+
+def in_log_order(segments: Iterable[SegmentEntry]) -> list[SegmentEntry]:
+    """Sort segments of whole episodes by the records with which those ended, which no two segments share."""
+    return sorted(segments, key=lambda entry: entry.ranges.closed_offset if entry.ranges else (-1, -1))
+
+
+def ranges_of(entry: SegmentEntry) -> Ranges:
+    """The ranges of a segment of whole episodes; raises `CorruptStoreError` where its commit names none."""
+    if entry.ranges is None:
+        raise CorruptStoreError(f"segment {entry.name}: its commit does not name its ranges: restore the commit")
+    return entry.ranges
 
 
 def newest(bucket: Bucket, partition: int, *, known: int = -1) -> Commit | None:
@@ -249,11 +271,13 @@ def rewrite(
     removed: Sequence[str] = (),
     retired: Sequence[SegmentEntry] = (),
 ) -> tuple[Commit, Live]:
-    """Make a commit after `newest` that judges nothing: `added` holds the episodes of `removed`; `retired` go.
+    """Make a commit after `newest` that judges nothing: `added` holds the episodes of `removed`, or `retired` go.
 
     Answers the commit, and what lives then. Raises `FencedError` where another writer's commit has its number: nothing
     has changed then, and what was written for it is garbage.
     """
+    if retired and (added or removed):
+        raise ValueError("segments that are replaced and others that are retired: take a commit for each")
     gone = reduce(Retired.plus, retired, newest.retired)
     commit = replace(
         newest,
@@ -291,7 +315,7 @@ def _parts(read: dict[str, Any]) -> dict[str, Any]:
         "open_added": _entries(read["open_added"]),
         "open_removed": tuple(read["open_removed"]),
         "retired": Retired(**read["retired"]),
-        "live": live and Live(_entries(live["segments"]), _entries(live["open"])),
+        "live": live and Live.from_json(live),
     }
 
 

@@ -16,6 +16,8 @@ import uuid
 FORMAT = 1
 MANIFEST = "store.json"
 COMMITS = "commits/"
+# Of whole episodes, and open ones.
+SEGMENTS = ("segments/", "open/")
 SNAPSHOTS = "snapshots/"
 # Folders that grow without end are slow to list: a folder of commits holds this many at most.
 COMMITS_PER_FOLDER = 1000
@@ -23,6 +25,7 @@ COMMITS_PER_FOLDER = 1000
 POLICIES = "policies/"
 
 _PARTITION = re.compile(r"commits/(?P<partition>[0-9]{5,})/")
+_SEGMENTS_FOLDER = re.compile(r"(segments|open)/(?P<partition>[0-9]{5,})/")
 _COMMIT_FOLDER = re.compile(r"commits/[0-9]{5,}/[0-9]{9,}/")
 _COMMIT = re.compile(r"commits/(?P<partition>[0-9]{5,})/[0-9]{9,}/(?P<number>[0-9]{12,})\.json")
 _SEGMENT = re.compile(r"(segments|open)/(?P<partition>[0-9]{5,})/(?P<number>[0-9]{12,})-[0-9a-f]{32}\.arrow")
@@ -49,6 +52,12 @@ def commit_named(name: str) -> tuple[int, int] | None:
 def partition_folder(prefix: str) -> int | None:
     """The partition whose commits lie below a prefix; None where that is no partition's."""
     found = _PARTITION.fullmatch(prefix)
+    return int(found["partition"]) if found else None
+
+
+def segments_folder(prefix: str) -> int | None:
+    """The partition whose segments lie below a prefix; None where that is no partition's."""
+    found = _SEGMENTS_FOLDER.fullmatch(prefix)
     return int(found["partition"]) if found else None
 
 

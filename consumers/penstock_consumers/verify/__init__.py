@@ -11,7 +11,9 @@ from typing import TYPE_CHECKING
 
 from penstock_consumers.store import commits, layout, manifest
 from penstock_consumers.verify.partition import Verification
+from penstock_consumers.verify.quick import quick
 from penstock_consumers.verify.report import Report
+from penstock_consumers.verify.traces import expect_no_traces
 from penstock_schemas.errors import StoreError, TopicError
 
 if TYPE_CHECKING:
@@ -19,7 +21,7 @@ if TYPE_CHECKING:
     from penstock_consumers.store.manifest import Manifest
     from penstock_schemas.log import Log, Reader, TopicInfo
 
-__all__ = ["Report", "verify"]
+__all__ = ["Report", "quick", "verify"]
 
 
 def verify(bucket: Bucket, log: Log, topic_name: str | None = None) -> Report:
@@ -57,20 +59,6 @@ def _verify_partition(
         report.found(f"partition {partition}: {lost} offsets were deleted from the log before they were judged")
     report.messages_behind += end - max(start, high_water)
     if newest is None:
-        _expect_no_traces(bucket, partition, report)
+        expect_no_traces(bucket, partition, report)
     else:
         Verification(bucket, found, topic, newest, report).run(reader, start)
-
-
-def _expect_no_traces(bucket: Bucket, partition: int, report: Report) -> None:
-    """Hold a partition without a commit to what it may have: nothing that was written for any but the first.
-
-    A consumer that died in its first commit leaves segments of that; one writes those of another only after it.
-    """
-    for named in (layout.segment(partition, 0), layout.open_segment(partition, 0)):
-        for name in bucket.list(named.rpartition("/")[0] + "/"):
-            number = name.rpartition("/")[2].partition("-")[0]
-            if number.isdecimal() and int(number):
-                report.commits_wrong += 1
-                report.found(f"partition {partition}: it has no commits, though there is {name}: restore them")
-                return

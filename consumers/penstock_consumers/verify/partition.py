@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
@@ -13,25 +13,26 @@ from penstock_consumers.store import commits, segments
 from penstock_consumers.store.commits import Live
 from penstock_consumers.store.replay_store import ReplayStore
 from penstock_consumers.verify.keyed import Keyed
+from penstock_consumers.verify.opened import EPISODE, open_episodes
+from penstock_consumers.verify.retirement import Retirement
 from penstock_consumers.verify.scratch import NoQuarantine, Scratch
 from penstock_schemas.chunks import fixed, steps
 from penstock_schemas.errors import CorruptStoreError, TopicError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
+    from collections.abc import Iterable, Iterator
 
     from numpy.typing import NDArray
 
     from penstock_consumers.store.bucket import Bucket
-    from penstock_consumers.store.commits import Commit, Limits, ProducerEntry, SegmentEntry
+    from penstock_consumers.store.commits import Commit, Limits, SegmentEntry
     from penstock_consumers.store.manifest import Manifest
     from penstock_consumers.verify.report import Report
     from penstock_schemas.log import Reader, Record, TopicInfo
 
 _POLL_SECONDS = 1.0
 _SILENT_POLLS = 30
-_EPISODE = ("incarnation", "env", "episode")
-_ROW = (*_EPISODE, "chunk")
+_ROW = (*EPISODE, "chunk")
 
 
 class Verification:
@@ -44,7 +45,7 @@ class Verification:
         self._newest = newest
         self._report = report
         self._live = commits.live_at(bucket, newest)
-        self._stored = Keyed(self._read(self._live.segments, segments.episode_schema(found.spec)), _EPISODE)
+        self._stored = Keyed(self._read(self._live.segments, segments.episode_schema(found.spec)), EPISODE)
         # What judging the log again has come to: its newest commit, and the segments that are open there.
         self._scratch = Scratch(found)
         self._store = ReplayStore(self._scratch, found.spec.stream, topic)
@@ -52,6 +53,7 @@ class Verification:
         self._limits: Limits | None = None
         self._judged: Commit | None = None
         self._open: tuple[SegmentEntry, ...] = ()
+        self._retirement = Retirement(None, Live())
 
     def run(self, reader: Reader, start: int) -> None:
         """Verify, where the log begins at `start`."""
@@ -61,14 +63,17 @@ class Verification:
         self._report.from_offsets[number] = offset
         records = self._records(reader, offset)
         before = offset
+        self._retirement = Retirement(base, commits.live_at(self._bucket, base) if base else Live())
         for at in range(base.number + 1 if base else 0, self._newest.number + 1):
             commit = commits.read(self._bucket, number, at)
+            self._retirement.apply(commit)
             if commit.high_water < before:
                 raise CorruptStoreError(f"commit {commit.name}: it ends at {commit.high_water}, the last at {before}")
             # One that judged no record only has other segments for the same rows.
             if commit.high_water > before:
                 self._replay(commit, records)
             before = commit.high_water
+        self._settle_absent(offset)
         self._compare_state()
         self._compare_open()
         self._count_stored()
@@ -138,8 +143,6 @@ class Verification:
             raise CorruptStoreError(
                 f"commit {commit.name}: it ends at {commit.high_water}, a record of the log at {partition.high_water}"
             )
-        if committed.episodes is not None:
-            self._compare(committed.episodes.batch)
         self._judged, self._open = committed.commit, partition.live.open
         self._scratch.keep(self._open)
 
@@ -151,7 +154,13 @@ class Verification:
             if judged is not None:
                 self._scratch.keep(self._open, replace(judged, live=Live(open=self._open)))
             self._limits = limits
-            self._partition = Partition(self._store, self._newest.partition, NoQuarantine(), limits)
+            self._partition = Partition(
+                self._store,
+                self._newest.partition,
+                NoQuarantine(),
+                limits,
+                assembled=lambda episodes: self._compare(episodes.batch),
+            )
         return self._partition
 
     def _compare(self, expected: pa.RecordBatch) -> None:
@@ -159,13 +168,26 @@ class Verification:
         missing, wrong = self._stored.compare(expected)
         report.episodes_expected += len(lengths)
         report.steps_expected += int(lengths.sum())
-        report.episodes_missing += int(missing.sum())
-        report.steps_missing += int(lengths[missing].sum())
         report.episodes_wrong += int(wrong.sum())
         report.steps_wrong += int(lengths[wrong].sum())
-        for what, rows in (("missing", missing), ("wrong", wrong)):
-            if rows.any():
-                report.found(f"{what}: {_name(expected, int(rows.argmax()))}")
+        if wrong.any():
+            report.found(f"wrong: {_name(expected, int(wrong.argmax()))}")
+        self._retirement.absent(expected.filter(pa.array(missing)))
+
+    def _settle_absent(self, offset: int) -> None:
+        """Tell what was retired from what is missing."""
+        report = self._report
+        absent, retired = self._retirement.settle(offset)
+        lengths = fixed(absent, "length")
+        report.episodes_retired += int(retired.sum())
+        report.steps_retired += int(lengths[retired].sum())
+        report.episodes_missing += int((~retired).sum())
+        report.steps_missing += int(lengths[~retired].sum())
+        if not retired.all():
+            report.found(f"missing: {_name(absent, int(retired.argmin()))}")
+        report.commits_wrong += len(self._retirement.wrong)
+        for what in self._retirement.wrong:
+            report.found(f"partition {self._newest.partition}: {what}")
 
     def _compare_state(self) -> None:
         """Compare what was counted, and what is known of the producers."""
@@ -186,7 +208,7 @@ class Verification:
         """Compare the rows of open episodes: of them the next commits are made."""
         report, schema = self._report, segments.open_schema(self._spec)
         producers = self._judged.producers if self._judged else {}
-        still_open = Keyed([_open_episodes(producers)], _EPISODE)
+        still_open = Keyed([open_episodes(producers)], EPISODE)
         expected, stored = (
             [batch.filter(pa.array(still_open.find(batch) >= 0)) for batch in batches]
             for batches in (
@@ -236,20 +258,6 @@ class Verification:
                 report.found(f"partition {self._newest.partition}: {int(mask.sum())} episodes {what}")
 
 
-def _open_episodes(producers: Mapping[str, ProducerEntry]) -> pa.RecordBatch:
-    """Name the episodes that are open where producers stand so."""
-    rows = [
-        (name, entry.incarnation, env, episode)
-        for name, entry in producers.items()
-        for env, episode, chunk in zip(entry.envs.env, entry.envs.episode, entry.envs.chunk, strict=True)
-        if chunk
-    ]
-    names = [row[0] for row in rows]
-    numbers = np.array([row[1:] for row in rows], np.int64).reshape(-1, len(_EPISODE))
-    columns: list[Any] = [pa.array(names, pa.string()), *map(pa.array, numbers.T)]
-    return pa.RecordBatch.from_arrays(columns, names=["producer", *_EPISODE])
-
-
 def _name(batch: pa.RecordBatch, row: int) -> str:
-    producer, *key = (batch.column(name)[row].as_py() for name in ("producer", *_EPISODE))
+    producer, *key = (batch.column(name)[row].as_py() for name in ("producer", *EPISODE))
     return f"producer {producer}, incarnation {key[0]}, env {key[1]}, episode {key[2]}"

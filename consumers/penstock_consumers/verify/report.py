@@ -13,7 +13,8 @@ class Report:
 
     Of the log's records, `messages` were judged again, beginning at `from_offsets` by partition, and `messages_behind`
     have no commit yet; `offsets_lost` were deleted from the log before they were judged, and none can say what was in
-    them. `rows_open` are the chunk rows, `steps_open` the steps that are stored of episodes that have not ended.
+    them. What retention removed is `retired`, and not missing. `rows_open` are the chunk rows, `steps_open` the steps
+    that are stored of episodes that have not ended.
     """
 
     episodes_expected: int = 0
@@ -27,11 +28,14 @@ class Report:
     steps_missing: int = 0
     steps_duplicated: int = 0
     steps_wrong: int = 0
+    episodes_retired: int = 0
+    steps_retired: int = 0
     rows_open: int = 0
     steps_open: int = 0
     open_rows_wrong: int = 0
     segments_damaged: int = 0
     commits_wrong: int = 0
+    snapshots_damaged: int = 0
     offsets_lost: int = 0
     messages: int = 0
     messages_behind: int = 0
@@ -45,7 +49,7 @@ class Report:
         """Whether the store holds exactly what the log says, as far as the log could be read."""
         wrong = (
             *(self.episodes_missing, self.episodes_duplicated, self.episodes_unexpected, self.episodes_wrong),
-            *(self.open_rows_wrong, self.segments_damaged, self.commits_wrong),
+            *(self.open_rows_wrong, self.segments_damaged, self.commits_wrong, self.snapshots_damaged),
         )
         return not any(wrong)
 

@@ -63,6 +63,10 @@ class Scratch:
         """As `Bucket.list`."""
         return (name for name in self._objects if name.startswith(prefix))
 
+    def leftovers(self, prefix: str = "") -> Iterator[tuple[str, float]]:  # noqa: ARG002  (a folder's need it)
+        """As `Bucket.leftovers`; nothing is left over in memory."""
+        yield from ()
+
     def keep(self, opened: Iterable[SegmentEntry], *commits: Commit) -> None:
         """Keep what is open, and these commits: all that judging goes on from, however much came before."""
         kept = (layout.MANIFEST, *(entry.name for entry in opened))

@@ -1,0 +1,143 @@
+"""Named snapshots: commits that are kept readable until their name is removed.
+
+A snapshot names a commit of each partition, and the segments that live there, which are not collected while it exists.
+"""
+
+from __future__ import annotations
+
+import json
+import uuid
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any
+
+from penstock_consumers.store import commits, layout
+from penstock_consumers.store.bucket import create_once
+from penstock_consumers.store.commits import Live
+from penstock_schemas.errors import CorruptStoreError, StoreError, StoreFormatError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from penstock_consumers.store.bucket import Bucket
+
+_TRIES = 5
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """What a snapshot holds of a partition: the number of a commit, and the segments that live there."""
+
+    commit: int
+    live: Live
+
+
+def create(bucket: Bucket, name: str) -> dict[int, Held]:
+    """Name the newest commits of all partitions, which stay readable from now on; gives what is held, by partition.
+
+    Raises `StoreError` where the name is taken, or is none; where the store has no commits; and where it changes
+    faster than it can be named.
+    """
+    path = _path(bucket, name)
+    for _ in range(_TRIES):
+        held = _newest(bucket)
+        if not held:
+            raise StoreError(f"store {bucket.url}: it has no commits yet, so there is nothing to name {name!r}")
+        if not create_once(bucket, path, _to_json(held)):
+            raise StoreError(
+                f"store {bucket.url}: there is a snapshot {name!r} already: choose another name, or remove it first"
+            )
+        # A collection that was under way before it had this name takes nothing that lives at a newer commit.
+        if _lives(held, _newest(bucket)):
+            return held
+        bucket.delete(path)
+    raise StoreError(
+        f"store {bucket.url}: it was compacted or retired each of the {_TRIES} times that it was to be named {name!r}: "
+        "try again"
+    )
+
+
+def names(bucket: Bucket) -> list[str]:
+    """Name the snapshots, as a listing shows them."""
+    return sorted(filter(None, map(layout.snapshot_named, bucket.list(layout.SNAPSHOTS))))
+
+
+def load(bucket: Bucket, name: str) -> dict[int, Held]:
+    """Read what a snapshot holds, by partition; raises `StoreError` where there is none of that name."""
+    path = _path(bucket, name)
+    try:
+        data = bucket.read(path).to_pybytes()
+    except FileNotFoundError as error:
+        known = ", ".join(names(bucket)) or "none"
+        raise StoreError(f"store {bucket.url}: no snapshot {name!r} in it; there are: {known}") from error
+    return _from_json(data, path)
+
+
+def remove(bucket: Bucket, name: str) -> None:
+    """Remove a name; what it alone held is collected in time. Raises `StoreError` where there is none."""
+    load(bucket, name)
+    bucket.delete(_path(bucket, name))
+
+
+def segments_held(bucket: Bucket, partition: int) -> set[str]:
+    """Name the segments of a partition that snapshots hold; raises `CorruptStoreError` where one does not read."""
+    found: set[str] = set()
+    for name in names(bucket):
+        path = _path(bucket, name)
+        try:
+            data = bucket.read(path).to_pybytes()
+        except FileNotFoundError:
+            continue  # removed meanwhile
+        held = _from_json(data, path).get(partition)
+        if held is not None:
+            found |= held.live.names
+    return found
+
+
+def _path(bucket: Bucket, name: str) -> str:
+    path = layout.snapshot(name)
+    if path is None:
+        raise StoreError(
+            f"store {bucket.url}: {name!r} is no name for a snapshot: take up to 100 letters, digits, dots, dashes and "
+            "underscores, the first a letter or digit"
+        )
+    return path
+
+
+def _newest(bucket: Bucket) -> dict[int, Held]:
+    found = {number: commits.newest(bucket, number) for number in commits.partitions(bucket)}
+    return {
+        number: Held(commit.number, commits.live_at(bucket, commit))
+        for number, commit in found.items()
+        if commit is not None
+    }
+
+
+def _lives(held: Mapping[int, Held], now: Mapping[int, Held]) -> bool:
+    return all(of.live.names <= now[number].live.names for number, of in held.items() if number in now)
+
+
+def _to_json(held: Mapping[int, Held]) -> bytes:
+    described = {
+        "format": layout.FORMAT,
+        # No two are the same bytes, so that whoever creates one knows whether it did.
+        "writer": uuid.uuid4().hex,
+        "partitions": {str(number): asdict(of) for number, of in held.items()},
+    }
+    return json.dumps(described, separators=(",", ":")).encode()
+
+
+def _from_json(data: bytes, path: str) -> dict[int, Held]:
+    try:
+        read: dict[str, Any] = json.loads(data)
+        version = read["format"]
+        if version == layout.FORMAT:
+            return {
+                int(number): Held(int(of["commit"]), Live.from_json(of["live"]))
+                for number, of in read["partitions"].items()
+            }
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise CorruptStoreError(f"snapshot {path}: does not read: {error!r}; remove or restore it") from error
+    raise StoreFormatError(
+        f"snapshot {path}: format version {version}, this Penstock reads {layout.FORMAT}: "
+        "use the version of Penstock that wrote it"
+    )
