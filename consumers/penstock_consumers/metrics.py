@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from penstock_consumers.partition import Committed
+    from penstock_consumers.store.commits import Commit, Live
 
 _PREFIX = "penstock_consumer"
 _UNITS = {
@@ -21,6 +22,7 @@ _UNITS = {
     "episodes": "Episodes stored: ended of themselves, or aborted.",
 }
 _OUTCOMES = ("ended", "aborted", "duplicate", "orphan", "superseded")
+_MOVES = ("assigned", "revoked", "given_up", "lost")
 _KINDS = ("begin", "chunks", "end", "tick", "quarantined")
 
 
@@ -75,6 +77,27 @@ class ConsumerMetrics:
             registry=registry,
         )
         self._open = Gauge(f"{_PREFIX}_open_episodes", "Open episodes.", ["partition"], registry=registry)
+        self._segments = Gauge(
+            f"{_PREFIX}_live_segments",
+            "Segments that the newest commit names, by what they hold: whole episodes, or open ones.",
+            ["partition", "kind"],
+            registry=registry,
+        )
+        self._segment_bytes = Gauge(
+            f"{_PREFIX}_live_segment_bytes", "Bytes of those segments.", ["partition", "kind"], registry=registry
+        )
+        moves = counter(
+            "partition_moves",
+            "Partitions that the group has moved; given_up ones were let go before their commit had come back.",
+            "move",
+        )
+        self._moves = {move: moves.labels(move) for move in _MOVES}
+        self._upkeep_seconds = Histogram(
+            f"{_PREFIX}_upkeep_seconds", "Time that a partition's upkeep took.", buckets=SECONDS, registry=registry
+        )
+        self._collected = counter("objects_collected", "Objects deleted that nobody could need any more.")
+        self._compacted = counter("segments_compacted", "Segments whose episodes were written into larger ones.")
+        self._retired_steps = counter("steps_retired", "Steps that retention has let go.")
         self._version = Gauge(
             f"{_PREFIX}_policy_version", "The newest policy version that ended a stored episode.", registry=registry
         )
@@ -91,8 +114,7 @@ class ConsumerMetrics:
     def committed(self, committed: Committed, seconds: float) -> None:
         """A commit was made."""
         self._commit_seconds.observe(seconds)
-        if committed.segment:
-            self._bytes.inc(committed.segment.bytes)
+        self._bytes.inc(sum(entry.bytes for entry in committed.commit.segments_added))
         episodes = committed.episodes
         if episodes is None:
             return
@@ -106,13 +128,36 @@ class ConsumerMetrics:
         """A commit was lost to another consumer."""
         self._fenced.inc()
 
-    def lagging(self, partition: int, offsets: int, seconds: float, open_episodes: int) -> None:
+    def moved(self, move: str, partitions: int) -> None:
+        """The group has moved partitions: `assigned`, `revoked`, `given_up` or `lost`."""
+        self._moves[move].inc(partitions)
+
+    def kept_up(self, before: Commit | None, after: Commit | None, collected: int, seconds: float) -> None:
+        """A partition was kept up: `after` is the commit that this made, or still `before`."""
+        self._upkeep_seconds.observe(seconds)
+        self._collected.inc(collected)
+        if before is None or after is None or after.number == before.number:
+            return
+        self._retired_steps.inc(after.retired.steps - before.retired.steps)
+        if after.segments_added:
+            self._compacted.inc(len(after.segments_removed))
+
+    def holding(self, partition: int, live: Live, open_episodes: int) -> None:
+        """What a partition has in the store."""
+        for kind, segments in (("episodes", live.segments), ("open", live.open)):
+            self._segments.labels(str(partition), kind).set(len(segments))
+            self._segment_bytes.labels(str(partition), kind).set(sum(entry.bytes for entry in segments))
+        self._open.labels(str(partition)).set(open_episodes)
+
+    def lagging(self, partition: int, offsets: int, seconds: float) -> None:
         """How far a partition is behind its end."""
         self._lag.labels(str(partition)).set(offsets)
         self._lag_seconds.labels(str(partition)).set(seconds)
-        self._open.labels(str(partition)).set(open_episodes)
 
     def released(self, partition: int) -> None:
         """A partition is no longer this consumer's."""
         for gauge in (self._lag, self._lag_seconds, self._open):
             gauge.remove(str(partition))
+        for gauge in (self._segments, self._segment_bytes):
+            for kind in ("episodes", "open"):
+                gauge.remove(str(partition), kind)

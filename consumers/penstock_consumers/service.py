@@ -12,8 +12,17 @@ from penstock_consumers.metrics import ConsumerMetrics
 from penstock_consumers.store.bucket import open_bucket
 from penstock_consumers.store.commits import Limits
 from penstock_consumers.store.replay_store import ReplayStore
+from penstock_consumers.upkeep import Retention, Upkeep, UpkeepSettings
 from penstock_consumers.worker import Cadence, Worker
-from penstock_schemas.errors import LogUnavailableError, RecoverableError, TopicError
+from penstock_schemas.errors import (
+    FatalError,
+    LogUnavailableError,
+    PenstockError,
+    RecoverableError,
+    StoreError,
+    StoreUnavailableError,
+    TopicError,
+)
 from penstock_schemas.log.kafka import KafkaLog
 from penstock_schemas.service import Endpoint, Health
 
@@ -52,15 +61,24 @@ def consume(
         topic = _topic(settings, log, health, stop)
         if topic is None:
             return
-        store = ReplayStore(bucket, settings.stream, topic)
-        health.ready("store")
         try:
+            store = ReplayStore(bucket, settings.stream, topic)
+            health.ready("store")
             _work(settings, log, store, metrics, health, stop)
+        except FatalError as error:
+            # Told until the process is gone, which its endpoint may outlive by a probe.
+            health.unready(_part(error), str(error))
+            raise
         except RecoverableError as error:
             _LOG.warning("leaving the group, and joining it anew: %s", error)
-            health.unready("log", str(error))
+            health.unready(_part(error), str(error))
             health.beat()
             stop.wait(_AGAIN_SECONDS)
+
+
+def _part(error: PenstockError) -> str:
+    """Which part of a consumer is not ready for an error."""
+    return "store" if isinstance(error, StoreError | StoreUnavailableError) else "log"
 
 
 def _work(
@@ -79,10 +97,18 @@ def _work(
         settings.dead_letter_topic,
         group=f"{settings.group}.{settings.stream}",
         limits=Limits(int(settings.idle_seconds * 1000), settings.max_message_bytes, settings.max_raw_bytes),
-        cadence=Cadence(settings.commit_seconds, settings.commit_bytes),
+        cadence=Cadence(
+            commit_seconds=settings.commit_seconds,
+            commit_bytes=settings.commit_bytes,
+            upkeep_seconds=settings.upkeep_seconds,
+            revoke_seconds=settings.revoke_seconds,
+        ),
         metrics=metrics,
         clock=time.monotonic,
         wall=time.time,
+        instance=settings.instance,
+        max_bad_share=settings.max_bad_share,
+        upkeep=_upkeep(settings, store),
     )
     try:
         while not stop.is_set():
@@ -94,6 +120,16 @@ def _work(
         raise
     worker.close()
     _LOG.info("left the group")
+
+
+def _upkeep(settings: ConsumerSettings, store: ReplayStore) -> Upkeep:
+    retention = Retention(
+        steps=settings.retain_steps,
+        bytes=settings.retain_bytes,
+        seconds=settings.retain_seconds,
+        versions=settings.retain_versions,
+    )
+    return Upkeep(store.bucket, UpkeepSettings(settings.compact_bytes, settings.collect_seconds, retention))
 
 
 def _topic(settings: ConsumerSettings, log: Log, health: Health, stop: threading.Event) -> TopicInfo | None:

@@ -3,48 +3,65 @@
 from __future__ import annotations
 
 import logging
+import time
 from contextlib import suppress
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Protocol
 
+from penstock_consumers.beside import Call
+from penstock_consumers.breaker import Breaker
 from penstock_consumers.dead_letters import DeadLetters
-from penstock_consumers.partition import Partition, record_digest
-from penstock_schemas.errors import FencedError, LogUnavailableError, PenstockError, TopicError
+from penstock_consumers.held import Held, take_on
+from penstock_consumers.partition import Partition
+from penstock_schemas.errors import FencedError, PenstockError, StoreUnavailableError
 from penstock_schemas.messages import encode_tick
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from penstock_consumers.metrics import ConsumerMetrics
+    from penstock_consumers.partition import Committed
     from penstock_consumers.store.commits import Limits
     from penstock_consumers.store.replay_store import ReplayStore
+    from penstock_consumers.upkeep import Kept
     from penstock_schemas.log import GroupReader, Log, Record
 
 _LOG = logging.getLogger(__name__)
 _POLL_SECONDS = 0.1
 _LAG_SECONDS = 2.0
-_READ_BACK_SECONDS = 30.0
+# How long the store may leave a call unanswered: while this member takes part in its group, and where the group waits.
+_STORE_SECONDS = 100.0
+_TAKE_ON_SECONDS = 30.0
 # The log's clock takes at most a quarter of the idle limit from one record; ticks come no less often.
 _TICKS_PER_LIMIT = 4
+# After so many times its period, upkeep is due though there is a backlog.
+_STARVED = 10
 
 
 @dataclass(frozen=True, slots=True)
 class Cadence:
-    """When a partition's consumer commits: after so many seconds, or so many bytes of messages."""
+    """When a consumer commits, and how long it waits for the store.
+
+    A partition is committed `commit_seconds` after its first new record; the fullest is where the messages that wait,
+    in all partitions together, come to `commit_bytes`. Upkeep comes every `upkeep_seconds`, at most.
+
+    With `revoke_seconds`, no call of the store holds up the group: it is made in a thread of its own, and a partition
+    that was to be given up is let go after so long though its commit has not come back. Without, calls are made in
+    the worker's thread, and take the time that they take.
+    """
 
     commit_seconds: float = 1.0
     commit_bytes: int = 32 << 20
+    upkeep_seconds: float = 10.0
+    revoke_seconds: float | None = None
 
 
-@dataclass(slots=True)
-class _Held:
-    """A partition that this member holds, and what its clock knows of it."""
+class Keeper(Protocol):
+    """What keeps a store's files and bytes bounded; see `penstock_consumers.upkeep.Upkeep`."""
 
-    partition: Partition
-    last_record: float
-    dirty_since: float | None = None
-    timestamp_ms: int = 0
-    counted: dict[str, int] = field(default_factory=dict)
+    def run(self, partition: Partition) -> Kept:
+        """Do what is due in a partition."""
+        ...
 
 
 class Worker:
@@ -54,6 +71,20 @@ class Worker:
 
     Its clocks (`clock`: monotonic; `wall`: since the epoch; both in seconds) decide when it commits and when it ticks,
     never what is stored.
+
+    Args:
+        log: where the records are.
+        store: where the episodes go.
+        dead_letter_topic: where the records go that are not valid.
+        group: the consumer group.
+        limits: what is taken, and how long a producer may be silent.
+        cadence: when it commits.
+        metrics: what it tells of itself.
+        clock: monotonic.
+        wall: since the epoch.
+        instance: this member's name in the group where it outlives its process.
+        max_bad_share: which share of a partition's last messages may be bad before it raises `BadStreamError`.
+        upkeep: what it calls between the commits of a partition.
     """
 
     def __init__(
@@ -68,20 +99,25 @@ class Worker:
         metrics: ConsumerMetrics,
         clock: Callable[[], float],
         wall: Callable[[], float],
+        instance: str | None = None,
+        max_bad_share: float = 1.0,
+        upkeep: Keeper | None = None,
     ) -> None:
-        self._log = log
         self._store = store
         self._topic = store.topic.name
+        self._dead_letter_topic = dead_letter_topic
         self._limits = limits
         self._cadence = cadence
         self._metrics = metrics
         self._clock = clock
         self._wall = wall
+        self._max_bad_share = max_bad_share
+        self._upkeep = upkeep
         self._appender = log.appender()
-        self._dead_letters = DeadLetters(self._appender, dead_letter_topic, store.topic.topic_id)
-        self._held: dict[int, _Held] = {}
+        self._held: dict[int, Held] = {}
+        self._pending_bytes = 0
         self._next_lag = 0.0
-        self._group: GroupReader = log.group(self._topic, group, self)
+        self._group: GroupReader = log.group(self._topic, group, self, instance=instance)
 
     @property
     def partitions(self) -> tuple[int, ...]:
@@ -98,13 +134,15 @@ class Worker:
         """Poll once, judge what came, commit what is due."""
         self._take(self._group.poll(_POLL_SECONDS))
         now = self._clock()
-        for number in list(self._held):
-            if self._is_due(self._held[number], now) and not self._commit(number):
-                self._reload(number)
-            self._tick_if_quiet(number, self._held[number], now)
+        for number, held in list(self._held.items()):
+            if self._holds(number, held) and self._is_due(held, now):
+                self._commit(number)
+        for number, held in list(self._held.items()):
+            self._tick_if_quiet(number, held, now)
+        self._keep_up(now)
         if now >= self._next_lag:
             self._next_lag = now + _LAG_SECONDS
-            self._measure_lag()
+            self._measure()
 
     def close(self) -> None:
         """Commit what was read, and leave the group."""
@@ -115,135 +153,190 @@ class Worker:
 
     def abandon(self) -> None:
         """Leave the group without a commit; whoever holds the partitions next reads again what was not committed."""
-        self.lost(self.partitions)
+        self._let_go(self.partitions)
         with suppress(PenstockError):
             self.close()
 
     def assigned(self, partitions: Sequence[int]) -> dict[int, int]:
         """Load partitions from the store; the group's own offsets are never asked for."""
-        for number in partitions:
-            self._hold(number)
+        calls = {number: self._loading(number) for number in partitions}
+        for number, call in calls.items():
+            if not call.done(_TAKE_ON_SECONDS):
+                raise self._silent(f"partition {number} cannot be taken on", _TAKE_ON_SECONDS)
+            self._hold(number, call.result())
+        self._metrics.moved("assigned", len(partitions))
         _LOG.info("holds the partitions %s", list(self.partitions))
-        return {number: self._held[number].partition.high_water for number in partitions}
+        return {number: self._held[number].begin for number in partitions}
 
     def revoked(self, partitions: Sequence[int]) -> None:
-        """Commit what was read of partitions, and let them go."""
-        for number in partitions:
-            if number in self._held:
-                self._commit(number)
-        self.lost(partitions)
+        """Commit what was read of partitions, as far as the store lets it in time, and let them go."""
+        leaving = {number: self._held[number] for number in partitions if number in self._held}
+        for held in leaving.values():
+            self._begin_commit(held)
+        deadline = time.monotonic() + (self._cadence.revoke_seconds or 0)
+        late = []
+        for number, held in leaving.items():
+            if held.committing is None or held.committing.done(max(deadline - time.monotonic(), 0)):
+                self._settle(number, held)
+            else:
+                late.append(number)
+        if late:
+            _LOG.warning(
+                "gives the partitions %s up with what was not committed: the store has not answered for %g s",
+                *(late, self._cadence.revoke_seconds),
+            )
+        self._metrics.moved("given_up", len(late))
+        self._metrics.moved("revoked", len(partitions) - len(late))
+        self._let_go(partitions)
 
     def lost(self, partitions: Sequence[int]) -> None:
         """Let partitions go; whoever holds them now begins at their newest commit."""
+        self._metrics.moved("lost", len(partitions))
+        self._let_go(partitions)
+
+    def _let_go(self, partitions: Sequence[int]) -> None:
         for number in partitions:
             if self._held.pop(number, None) is not None:
                 self._metrics.released(number)
+        self._count_pending()
 
     def _take(self, records: Sequence[Record]) -> None:
         now = self._clock()
         self._metrics.read(sum(record.size for record in records))
-        reloaded: set[int] = set()
+        polled_for = dict(self._held)
         for record in records:
-            held = self._held.get(record.partition)
-            # What was polled before a reload does not follow on where the partition goes on now.
-            if held is None or record.partition in reloaded:
+            held = polled_for.get(record.partition)
+            # What was polled does not follow on where a partition was loaded again in between.
+            if held is None or not self._holds(record.partition, held):
                 continue
-            held.partition.take(record)
-            held.last_record = now
-            held.timestamp_ms = record.timestamp_ms
-            if held.dirty_since is None:
-                held.dirty_since = now
-            if held.partition.pending_bytes >= self._cadence.commit_bytes and not self._commit(record.partition):
-                self._reload(record.partition)
-                reloaded.add(record.partition)
+            before = held.partition.pending_bytes
+            held.take(record, now)
+            self._pending_bytes += held.partition.pending_bytes - before
+            if self._pending_bytes >= self._cadence.commit_bytes:
+                self._commit(max(self._held, key=lambda number: self._held[number].partition.pending_bytes))
 
-    def _is_due(self, held: _Held, now: float) -> bool:
+    def _holds(self, number: int, held: Held) -> bool:
+        return self._held.get(number) is held
+
+    def _is_due(self, held: Held, now: float) -> bool:
         return held.dirty_since is not None and now - held.dirty_since >= self._cadence.commit_seconds
 
-    def _commit(self, number: int) -> bool:
-        """Commit what was read of a partition; False where another consumer's commit discards it."""
+    def _commit(self, number: int) -> None:
+        """Commit what was read of a partition; load it again where another's commit discards that."""
         held = self._held[number]
-        started = self._clock()
+        self._begin_commit(held)
+        if held.committing is not None:
+            self._wait(number, held, held.committing, "committed")
+        if self._holds(number, held) and not self._settle(number, held):
+            self._reload(number, held)
+
+    def _begin_commit(self, held: Held) -> None:
+        """Begin to commit, once what is under way in the partition is over; what was fenced has nothing to commit."""
+        if held.committing is not None or held.fenced:
+            return
+        under_way, started = held.upkeep, self._clock()
+
+        def commit() -> tuple[Committed | None, float]:
+            if under_way is not None:
+                under_way.done()
+            return held.partition.commit(), self._clock() - started
+
+        held.committing = self._beside(commit)
+
+    def _settle(self, number: int, held: Held) -> bool:
+        """Take note of how a commit went; False where it was another's."""
+        if held.committing is None:
+            return not held.fenced
         try:
-            committed = held.partition.commit()
+            committed, seconds = held.committing.result()
         except FencedError as error:
-            _LOG.warning("%s", error)
-            self._metrics.fenced()
+            self._fence(held, error)
             return False
-        held.dirty_since = None
+        finally:
+            held.committing = None
+        held.committed()
+        self._count_pending()
         if committed is not None:
-            self._metrics.committed(committed, self._clock() - started)
+            self._metrics.committed(committed, seconds)
             self._metrics.counted(committed.commit.counters, held.counted)
             held.counted = committed.commit.counters
             self._group.report({number: committed.commit.high_water})
         return True
 
-    def _hold(self, number: int) -> None:
-        partition = self._load(number)
-        found = partition.commit_found
-        self._held[number] = _Held(
-            partition,
-            self._clock(),
-            timestamp_ms=found.last.timestamp_ms if found and found.last else 0,
-            counted=dict(found.counters) if found else {},
-        )
+    def _fence(self, held: Held, error: FencedError) -> None:
+        _LOG.warning("%s", error)
+        self._metrics.fenced()
+        held.fenced = True
 
-    def _reload(self, number: int) -> None:
-        self._hold(number)
-        self._group.seek(number, self._held[number].partition.high_water)
+    def _reload(self, number: int, fenced: Held) -> None:
+        call = self._loading(number)
+        self._wait(number, fenced, call, "loaded again")
+        if self._holds(number, fenced):
+            self._hold(number, call.result())
+            self._group.seek(number, self._held[number].begin)
 
-    def _load(self, number: int) -> Partition:
-        partition = Partition(self._store, number, self._dead_letters, self._limits)
-        reader = self._log.reader()
-        try:
-            start, end = reader.bounds(self._topic, number)
-            self._check_same_log(partition, end)
-            if start > partition.high_water:
-                _LOG.error(
-                    "partition %d: the log begins at offset %d, the store has read up to %d: %d offsets are lost",
-                    *(number, start, partition.high_water, start - partition.high_water),
-                )
-                partition.skip_to(start)
-            elif partition.commit_found is not None and partition.high_water > start:
-                reader.seek(self._topic, number, partition.high_water - 1)
-                self._check_last_record(partition, reader.poll(_READ_BACK_SECONDS, 1))
-        finally:
-            reader.close()
-        return partition
+    def _loading(self, number: int) -> Call[Partition]:
+        def load() -> Partition:
+            # Letters of its own, so that one that is given up waits for nobody else's.
+            letters = DeadLetters(self._appender, self._dead_letter_topic, self._store.topic.topic_id)
+            return Partition(self._store, number, letters, self._limits, Breaker(self._max_bad_share))
 
-    def _check_same_log(self, partition: Partition, end: int) -> None:
-        commit = partition.commit_found
-        if commit is None:
+        return self._beside(load)
+
+    def _hold(self, number: int, loaded: Partition) -> None:
+        # Asked for after the newest commit was found, whose records the log had by then.
+        bounds = self._group.bounds(number)
+        now = self._clock()
+        upkeep_at = now + self._cadence.upkeep_seconds
+        self._held[number] = take_on(loaded, self._store.topic, bounds, now=now, upkeep_at=upkeep_at)
+        self._count_pending()
+
+    def _keep_up(self, now: float) -> None:
+        """Keep up the partition that has waited longest for it, unless its commits are late as it is."""
+        if self._upkeep is None or not self._held:
             return
-        topic = self._store.topic
-        if (commit.topic_id, commit.cluster_id) != (topic.topic_id, topic.cluster_id):
-            raise TopicError(
-                f"topic {topic.name!r}: its id is {topic.topic_id} in cluster {topic.cluster_id}, commit {commit.name} "
-                f"was read from {commit.topic_id} in {commit.cluster_id}: it was recreated; begin a new store"
-            )
-        if end < partition.high_water:
-            raise TopicError(
-                f"topic {topic.name!r}, partition {partition.partition}: it ends at offset {end}, the store has read "
-                f"up to {partition.high_water}: the log lost its end; begin a new store and topic"
-            )
+        number, held = min(self._held.items(), key=lambda item: item[1].next_upkeep)
+        waited = now - held.next_upkeep
+        if waited < 0 or (self._is_behind(number, held) and waited < (_STARVED - 1) * self._cadence.upkeep_seconds):
+            return
+        keep, before = self._upkeep.run, held.partition.commit_found
+        held.upkeep = call = self._beside(lambda: keep(held.partition))
+        self._wait(number, held, call, "kept up")
+        if not self._holds(number, held):
+            return
+        held.upkeep = None
+        try:
+            kept = call.result()
+        except FencedError as error:
+            self._fence(held, error)
+            self._reload(number, held)
+            return
+        held.next_upkeep = now if kept.rewritten else now + self._cadence.upkeep_seconds
+        self._metrics.kept_up(before, held.partition.commit_found, kept.collected, self._clock() - now)
 
-    def _check_last_record(self, partition: Partition, records: Sequence[Record]) -> None:
-        commit = partition.commit_found
-        if not records:
-            raise LogUnavailableError(
-                f"topic {self._topic!r}, partition {partition.partition}: no answer for offset "
-                f"{partition.high_water - 1} within {_READ_BACK_SECONDS:g} s"
-            )
-        last = commit.last if commit else None
-        record = records[0]
-        found = (record.offset, record.timestamp_ms, record_digest(record))
-        if last is not None and found != (last.offset, last.timestamp_ms, last.digest):
-            raise TopicError(
-                f"topic {self._topic!r}, partition {partition.partition}: the record at offset {record.offset} is not "
-                "the one that the store has read: the log was rewritten; begin a new store and topic"
-            )
+    def _is_behind(self, number: int, held: Held) -> bool:
+        """Whether more records wait in the log than the last commit took."""
+        end = self._group.end(number)
+        return end is not None and end - held.partition.high_water > max(held.records_committed, 1)
 
-    def _tick_if_quiet(self, number: int, held: _Held, now: float) -> None:
+    def _beside(self, function: Callable[[], Any]) -> Call[Any]:
+        return Call(function, beside=self._cadence.revoke_seconds is not None)
+
+    def _wait(self, number: int, held: Held, call: Call[Any], what: str) -> None:
+        """Wait for the store, and take part in the group meanwhile, which may take any partition away."""
+        deadline = time.monotonic() + _STORE_SECONDS
+        while self._holds(number, held) and not call.done(_POLL_SECONDS):
+            if time.monotonic() > deadline:
+                raise self._silent(f"partition {number} cannot be {what}", _STORE_SECONDS)
+            self._group.attend()
+
+    def _silent(self, what: str, seconds: float) -> StoreUnavailableError:
+        return StoreUnavailableError(f"store {self._store.bucket.url}: no answer for {seconds:g} s: {what}")
+
+    def _count_pending(self) -> None:
+        self._pending_bytes = sum(held.partition.pending_bytes for held in self._held.values())
+
+    def _tick_if_quiet(self, number: int, held: Held, now: float) -> None:
         """Append a record where none comes, so that the log's time goes on and idle episodes end."""
         quiet = now - held.last_record
         if quiet * _TICKS_PER_LIMIT * 1000 >= self._limits.idle_limit_ms and held.partition.open_episodes:
@@ -251,13 +344,13 @@ class Worker:
             tick = encode_tick()
             self._appender.append(self._topic, number, key=b"tick", headers=tick.headers)
 
-    def _measure_lag(self) -> None:
+    def _measure(self) -> None:
         for number, held in self._held.items():
+            self._metrics.holding(number, held.partition.live, held.partition.open_episodes)
             end = self._group.end(number)
             if end is None:
                 continue
             behind = end > held.partition.high_water
             seconds = max(self._wall() - held.timestamp_ms / 1000, 0.0) if behind and held.timestamp_ms else 0.0
             commit = held.partition.commit_found
-            stored = commit.high_water if commit else 0
-            self._metrics.lagging(number, end - stored, seconds, held.partition.open_episodes)
+            self._metrics.lagging(number, end - (commit.high_water if commit else 0), seconds)

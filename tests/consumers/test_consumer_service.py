@@ -14,7 +14,13 @@ from penstock_consumers.settings import ConsumerSettings
 from penstock_consumers.store import commits
 from penstock_consumers.store.bucket import open_bucket
 from penstock_schemas.chunks import Ends
-from penstock_schemas.errors import LogUnavailableError, SettingsError, StoreMismatchError
+from penstock_schemas.errors import (
+    BadStreamError,
+    FatalError,
+    LogUnavailableError,
+    SettingsError,
+    StoreMismatchError,
+)
 from penstock_schemas.log.memory import MemoryLog
 from penstock_schemas.service import Health, load
 from tests.consumers.messages import STREAM, TOPIC, Row, ScriptedProducer, append_garbage, records, stored_episodes
@@ -52,14 +58,14 @@ def settings(store: Path, *flags: str) -> ConsumerSettings:
 
 
 @contextmanager
-def consuming(log: MemoryLog, store: Path) -> Iterator[Health]:
+def consuming(log: MemoryLog, store: Path, *flags: str) -> Iterator[Health]:
     """A consumer in a thread; what it raises is raised here."""
     health = Health("log", "store", clock=time.monotonic, beat_limit=SECONDS)
     stop, failures = threading.Event(), list[BaseException]()
 
     def run() -> None:
         try:
-            consume(settings(store), log, ConsumerMetrics(CollectorRegistry()), health, stop)
+            consume(settings(store, *flags), log, ConsumerMetrics(CollectorRegistry()), health, stop)
         except BaseException as error:  # noqa: BLE001  (whatever it is, it is raised below)
             failures.append(error)
 
@@ -133,6 +139,43 @@ def test_a_store_of_another_stream_is_refused(tmp_path: Path) -> None:
     health = Health("log", "store", clock=time.monotonic, beat_limit=SECONDS)
     with pytest.raises(StoreMismatchError, match="the topic was recreated; begin a new store"):
         consume(settings(tmp_path), log, ConsumerMetrics(CollectorRegistry()), health, threading.Event())
+
+
+def test_a_stream_of_mostly_bad_messages_ends_the_consumer_and_readiness_says_why(tmp_path: Path) -> None:
+    log = MemoryLog()
+    log.create(TOPIC)
+    for _ in range(300):
+        append_garbage(log)
+    health = Health("log", "store", clock=time.monotonic, beat_limit=SECONDS)
+    metrics = ConsumerMetrics(CollectorRegistry())
+    with pytest.raises(BadStreamError, match=r"partition 0, offset .*--max-bad-share 1"):
+        consume(settings(tmp_path), log, metrics, health, threading.Event())
+    assert "--max-bad-share 1" in health.failing()["log"]
+    assert commits.newest(open_bucket(tmp_path), 0) is None
+
+
+def test_the_share_of_bad_messages_is_the_operators(tmp_path: Path) -> None:
+    log = MemoryLog()
+    log.create(TOPIC)
+    for _ in range(300):
+        append_garbage(log)
+    with consuming(log, tmp_path, "--max-bad-share", "1"):
+        wait_until(lambda: (newest := commits.newest(open_bucket(tmp_path), 0)) and newest.high_water == 300)
+
+
+def test_two_consumers_of_one_name_end_the_first(tmp_path: Path) -> None:
+    log = MemoryLog()
+    log.create(TOPIC)
+    whole_episode(log)
+
+    def twins() -> None:
+        with consuming(log, tmp_path, "--instance", "pod-0") as first:
+            wait_until(lambda: commits.newest(open_bucket(tmp_path), 0))
+            with consuming(log, tmp_path, "--instance", "pod-0"):
+                wait_until(lambda: "pod-0" in first.failing().get("log", ""))
+
+    with pytest.raises(FatalError, match="another member has joined as instance 'pod-0'"):
+        twins()
 
 
 def test_settings_that_cannot_work_are_refused_by_name(tmp_path: Path) -> None:

@@ -12,12 +12,18 @@ from penstock_consumers.store import commits
 from penstock_consumers.store.bucket import open_bucket
 from penstock_consumers.store.commits import Limits
 from penstock_consumers.store.replay_store import ReplayStore
+from penstock_consumers.upkeep import Upkeep, UpkeepSettings
 from penstock_consumers.verify import verify
 from penstock_consumers.worker import Cadence, Worker
 from penstock_schemas.chunks import Ends
-from penstock_schemas.errors import LogUnavailableError, StoreMismatchError, TopicError
+from penstock_schemas.errors import (
+    BadStreamError,
+    LogUnavailableError,
+    StoreMismatchError,
+    StoreUnavailableError,
+    TopicError,
+)
 from penstock_schemas.log.memory import MemoryLog
-from penstock_schemas.messages import decode
 from tests.consumers.messages import (
     DEAD_LETTERS,
     STREAM,
@@ -27,6 +33,7 @@ from tests.consumers.messages import (
     ScriptedProducer,
     WrappedBucket,
     append_garbage,
+    append_tick,
     open_partition,
     records,
     stored_episodes,
@@ -38,10 +45,13 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from penstock_consumers.store.bucket import Bucket
+    from penstock_consumers.upkeep import Kept
+    from penstock_consumers.upkeep.head import Rewritable
     from penstock_schemas.log import Appended
 
 PARTITIONS = 4
 IDLE_MS = 1_000
+SECONDS = 20.0
 GROUP = "group"
 WHOLE = Row(0, 0, 0, 0, 3, Ends.TERMINATED)
 AT_ONCE = Cadence(commit_seconds=0)
@@ -68,7 +78,14 @@ def bucket() -> Bucket:
 class Member:
     """A worker, and what it tells of itself."""
 
-    def __init__(self, log: MemoryLog, bucket: Bucket, clock: Callable[[], float], cadence: Cadence = AT_ONCE) -> None:
+    def __init__(
+        self,
+        log: MemoryLog,
+        bucket: Bucket,
+        clock: Callable[[], float],
+        cadence: Cadence = AT_ONCE,
+        **settings: Any,
+    ) -> None:
         self.registry = CollectorRegistry()
         self.log = log
         self.worker = Worker(
@@ -81,6 +98,7 @@ class Member:
             metrics=ConsumerMetrics(self.registry),
             clock=clock,
             wall=clock,
+            **settings,
         )
 
     def run(self, polls: int = 1) -> None:
@@ -106,6 +124,14 @@ def drain(log: MemoryLog, bucket: Bucket, *members: Member, clock: Clock | None 
 def high_water(bucket: Bucket, partition: int) -> int:
     newest = commits.newest(bucket, partition)
     return newest.high_water if newest else 0
+
+
+def pending_bytes(log: MemoryLog, *partitions: int) -> int:
+    """How much of partitions' records waits in memory where none was committed."""
+    taken = [open_partition(log, open_bucket("memory://"), partition=partition) for partition in partitions]
+    for partition in taken:
+        take_all(partition, log)
+    return sum(partition.pending_bytes for partition in taken)
 
 
 def episode(producer: ScriptedProducer, number: int) -> None:
@@ -145,9 +171,7 @@ def test_commits_wait_for_their_time(log: MemoryLog, bucket: Bucket, clock: Cloc
 def test_commits_wait_for_their_bytes(log: MemoryLog, bucket: Bucket, clock: Clock) -> None:
     producer = begun(log)
     producer.send(WHOLE)
-    batch = decode(records(log)[-1], None).batch
-    assert batch is not None
-    member = Member(log, bucket, clock, Cadence(commit_seconds=1e9, commit_bytes=batch.get_total_buffer_size() + 1))
+    member = Member(log, bucket, clock, Cadence(commit_seconds=1e9, commit_bytes=pending_bytes(log, 0) + 1))
     member.run()
     assert commits.newest(bucket, 0) is None
     producer.send(Row(0, 1, 0, 0, 3))
@@ -418,6 +442,339 @@ def test_a_worker_that_is_fenced_while_it_leaves_lets_go(
     member.worker.close()
     assert (member.worker.partitions, member.value("commits_fenced_total"), sought) == ((), 1, [])
     assert len(stored_episodes(bucket)) == 1
+
+
+# A store that hangs.
+
+
+class Hanging(WrappedBucket):
+    """A bucket that leaves some calls unanswered until it is let go."""
+
+    def __init__(self, inner: Bucket, hangs: str) -> None:
+        super().__init__(inner)
+        self.hangs: str | None = hangs
+        self.entered = threading.Event()
+        self.let_go = threading.Event()
+        self.left = threading.Event()
+
+    def operate(self, operation: Callable[..., Any], *arguments: Any) -> Any:
+        if self.hangs is None or not str(arguments[0]).startswith(self.hangs):
+            return operation(*arguments)
+        self.entered.set()
+        assert self.let_go.wait(SECONDS)
+        try:
+            return operation(*arguments)
+        finally:
+            self.left.set()
+
+
+def all_begun(log: MemoryLog) -> list[ScriptedProducer]:
+    producers = [begun(log, partition) for partition in range(PARTITIONS)]
+    for producer in producers:
+        episode(producer, 0)
+    return producers
+
+
+def moves(member: Member) -> dict[str, float | None]:
+    told = ("assigned", "revoked", "given_up", "lost")
+    return {move: member.value("partition_moves_total", move=move) for move in told}
+
+
+def running(member: Member) -> tuple[threading.Thread, list[BaseException]]:
+    """A member that runs once, in a thread; and what it raises."""
+    raised: list[BaseException] = []
+
+    def run() -> None:
+        try:
+            member.run()
+        except BaseException as error:  # noqa: BLE001  (the test looks at it)
+            raised.append(error)
+
+    thread = threading.Thread(target=run, daemon=True)
+    thread.start()
+    return thread, raised
+
+
+def takes_over(member: Member) -> None:
+    """Let a member go on until it has its half of the partitions."""
+    for _ in range(50):
+        member.run()
+        if member.worker.partitions == (2, 3):
+            return
+    raise AssertionError("the others did not give it its share")
+
+
+IN_TIME = Cadence(commit_seconds=1, revoke_seconds=0.3)
+LATER = Cadence(commit_seconds=1)
+
+
+def test_a_partition_whose_commit_hangs_is_given_up_and_never_touched_again(
+    log: MemoryLog, bucket: Bucket, clock: Clock
+) -> None:
+    all_begun(log)
+    hanging = Hanging(bucket, "commits/00003/")
+    hanging.hangs = None
+    first, second = Member(log, hanging, clock, IN_TIME), Member(log, bucket, clock, LATER)
+    first.run()
+    hanging.hangs = "commits/00003/"
+    second.run()
+    first.run()
+    assert (first.worker.partitions, hanging.entered.is_set(), hanging.left.is_set()) == ((0, 1), True, False)
+    assert moves(first) == {"assigned": 4, "revoked": 1, "given_up": 1, "lost": 0}
+    second.run()
+    assert second.worker.partitions == (2, 3)
+    assert (high_water(bucket, 2), high_water(bucket, 3)) == (3, 0)
+    # The commit that hung comes to the store after all: its new owner is fenced, once, and reads on.
+    hanging.let_go.set()
+    assert hanging.left.wait(SECONDS)
+    while high_water(bucket, 3) == 0:
+        pass
+    clock.advance(1)
+    second.run()
+    assert second.value("commits_fenced_total") == 1
+    drain(log, bucket, first, second, clock=clock)
+    assert (first.value("commits_fenced_total"), second.value("commits_fenced_total")) == (0, 1)
+    assert first.value("lag_offsets", partition="3") is None
+    assert first.value("episodes_total", outcome="ended") == 3
+    assert verify(bucket, log).ok
+
+
+def test_a_commit_that_hangs_does_not_keep_others_from_their_share(
+    log: MemoryLog, bucket: Bucket, clock: Clock
+) -> None:
+    all_begun(log)
+    hanging = Hanging(bucket, "commits/00000/")
+    hanging.hangs = None
+    first, second = Member(log, hanging, clock, IN_TIME), Member(log, bucket, clock, LATER)
+    first.run()
+    hanging.hangs = "commits/00000/"
+    clock.advance(1)
+    thread, raised = running(first)
+    assert hanging.entered.wait(SECONDS)
+    takes_over(second)
+    assert not hanging.left.is_set()
+    hanging.let_go.set()
+    thread.join(SECONDS)
+    assert (raised, first.worker.partitions) == ([], (0, 1))
+    assert moves(first) == {"assigned": 4, "revoked": 2, "given_up": 0, "lost": 0}
+    drain(log, bucket, first, second, clock=clock)
+    assert first.value("commits_fenced_total") == second.value("commits_fenced_total") == 0
+    assert verify(bucket, log).ok
+
+
+def test_a_partition_that_is_taken_away_amid_its_commit_is_let_go(log: MemoryLog, bucket: Bucket, clock: Clock) -> None:
+    all_begun(log)
+    hanging = Hanging(bucket, "commits/00003/")
+    hanging.hangs = None
+    first, second = Member(log, hanging, clock, IN_TIME), Member(log, bucket, clock, LATER)
+    first.run()
+    hanging.hangs = "commits/00003/"
+    clock.advance(1)
+    thread, raised = running(first)
+    assert hanging.entered.wait(SECONDS)
+    takes_over(second)
+    # It goes on although the store has not answered.
+    thread.join(SECONDS)
+    assert (raised, first.worker.partitions, hanging.left.is_set()) == ([], (0, 1), False)
+    assert moves(first)["given_up"] == 1
+    hanging.let_go.set()
+    assert hanging.left.wait(SECONDS)
+    drain(log, bucket, first, second, clock=clock)
+    assert verify(bucket, log).ok
+
+
+@pytest.mark.parametrize(
+    ("hangs", "told"), [("commits/00001/", "partition 1 cannot be committed"), ("commits/", "cannot be taken on")]
+)
+def test_a_store_that_does_not_answer_at_all_is_told_and_left(
+    log: MemoryLog, bucket: Bucket, clock: Clock, monkeypatch: pytest.MonkeyPatch, hangs: str, told: str
+) -> None:
+    monkeypatch.setattr("penstock_consumers.worker._STORE_SECONDS", 0.3)
+    monkeypatch.setattr("penstock_consumers.worker._TAKE_ON_SECONDS", 0.3)
+    all_begun(log)
+    hanging = Hanging(bucket, hangs)
+    hanging.hangs = None
+    member = Member(log, hanging, clock, IN_TIME)
+    if "committed" in told:
+        member.run()
+    hanging.hangs = hangs
+    clock.advance(1)
+    with pytest.raises(StoreUnavailableError, match=rf"no answer for 0\.3 s: .*{told}"):
+        member.run(2)
+    member.worker.abandon()
+    assert member.worker.partitions == ()
+    drain(log, bucket, Member(log, bucket, clock), clock=clock)
+    hanging.let_go.set()
+    assert len(stored_episodes(bucket, range(PARTITIONS))) == PARTITIONS
+
+
+# What waits in memory, in all partitions together.
+
+
+def test_the_fullest_partition_is_committed_first(log: MemoryLog, bucket: Bucket, clock: Clock) -> None:
+    for partition, producer in enumerate(all_begun(log)):
+        for number in range(1, 2 + partition):
+            episode(producer, number)
+    whole = pending_bytes(log, *range(PARTITIONS))
+    idle = Member(log, open_bucket("memory://"), clock, Cadence(commit_seconds=1e9, commit_bytes=whole + 1))
+    idle.run(5)
+    assert idle.worker.committed == {}
+    idle.worker.close()
+    member = Member(log, bucket, clock, Cadence(commit_seconds=1e9, commit_bytes=whole))
+    member.run(5)
+    assert set(member.worker.committed) == {3}
+    # There is as much room again as that one took.
+    begun(log, 0).send(WHOLE)
+    member.run()
+    assert set(member.worker.committed) == {3}
+
+
+def test_many_partitions_stay_within_the_bytes_of_one(bucket: Bucket, clock: Clock) -> None:
+    log = MemoryLog(clock=clock)
+    log.create(TOPIC, partitions=32)
+    log.create(DEAD_LETTERS)
+    for partition in range(32):
+        producer = begun(log, partition)
+        for number in range(4):
+            episode(producer, number)
+    budget = pending_bytes(log, 0, 1)
+    member = Member(log, bucket, clock, Cadence(commit_seconds=1e9, commit_bytes=budget))
+    most = 0
+    for _ in range(3):
+        member.run()
+        most = max(most, sum(held.partition.pending_bytes for held in member.worker._held.values()))
+    assert 0 < most < budget
+    assert len(member.worker.committed) >= 29
+
+
+# Upkeep, between commits.
+
+
+class Noted(Upkeep):
+    """Upkeep that notes which partitions it was given."""
+
+    def __init__(self, bucket: Bucket) -> None:
+        super().__init__(bucket, UpkeepSettings())
+        self.ran: list[int] = []
+
+    def run(self, partition: Rewritable) -> Kept:
+        self.ran.append(partition.partition)
+        return super().run(partition)
+
+
+def test_each_partition_is_kept_up_in_its_turn(log: MemoryLog, bucket: Bucket, clock: Clock) -> None:
+    all_begun(log)
+    upkeep = Noted(bucket)
+    member = Member(log, bucket, clock, Cadence(commit_seconds=0, upkeep_seconds=10), upkeep=upkeep)
+    member.run(3)
+    clock.advance(9.9)
+    member.run(3)
+    assert upkeep.ran == []
+    clock.advance(0.1)
+    member.run(6)
+    assert sorted(upkeep.ran) == [0, 1, 2, 3]
+    clock.advance(10)
+    member.run(2)
+    assert len(upkeep.ran) == 6
+    assert member.value("upkeep_seconds_count") == 6
+
+
+def test_small_segments_become_one_and_the_metrics_tell(log: MemoryLog, bucket: Bucket, clock: Clock) -> None:
+    producer = begun(log)
+    upkeep = Noted(bucket)
+    member = Member(log, bucket, clock, Cadence(commit_seconds=0, upkeep_seconds=10), upkeep=upkeep)
+    for number in range(40):
+        episode(producer, number)
+        member.run()
+    clock.advance(60)
+    member.run(2 * PARTITIONS)
+    assert (member.value("live_segments", partition="0", kind="episodes") or 40) < 40
+    assert member.value("segments_compacted_total")
+    assert member.value("live_segment_bytes", partition="0", kind="episodes")
+    assert len(stored_episodes(bucket)) == 40
+    assert verify(bucket, log).ok
+    member.worker.close()
+    assert member.value("live_segments", partition="0", kind="episodes") is None
+
+
+@pytest.mark.parametrize(("waited", "kept_up_in"), [(10, 2), (100, 1)])
+def test_a_backlog_puts_upkeep_off_until_it_starves(
+    log: MemoryLog, bucket: Bucket, clock: Clock, waited: float, kept_up_in: int
+) -> None:
+    upkeep = Noted(bucket)
+    member = Member(log, bucket, clock, Cadence(commit_seconds=0, upkeep_seconds=10), upkeep=upkeep)
+    member.run()
+    for _ in range(1200):
+        append_tick(log)
+    clock.advance(waited)
+    # It stands first in line; the first poll takes 500, and leaves more than that.
+    member.worker._held[0].next_upkeep -= 0.001
+    member.run(kept_up_in - 1)
+    assert 0 not in upkeep.ran
+    member.run()
+    assert 0 in upkeep.ran
+
+
+def test_upkeep_that_is_fenced_reloads_in_place(log: MemoryLog, bucket: Bucket, clock: Clock) -> None:
+    class Rewriting:
+        def run(self, partition: Rewritable) -> bool:
+            partition.rewrite()
+            return True
+
+    producer = begun(log)
+    episode(producer, 0)
+    member = Member(log, bucket, clock, Cadence(commit_seconds=0, upkeep_seconds=10), upkeep=Rewriting())
+    member.run(2)
+    # A tool rewrites the partition.
+    open_partition(log, bucket).rewrite()
+    clock.advance(10)
+    for number in range(1, PARTITIONS):
+        member.worker._held[number].next_upkeep = clock() + 1e9
+    member.run()
+    assert member.value("commits_fenced_total") == 1
+    episode(producer, 1)
+    drain(log, bucket, member)
+    assert [row["episode"] for row in stored_episodes(bucket)] == [0, 1]
+    assert verify(bucket, log).ok
+
+
+def test_a_stream_of_mostly_bad_messages_stops_the_worker(log: MemoryLog, bucket: Bucket, clock: Clock) -> None:
+    producer = begun(log)
+    episode(producer, 0)
+    member = Member(log, bucket, clock, max_bad_share=0.5)
+    member.run(2)
+    newest = commits.newest(bucket, 0)
+    for number in range(300):
+        append_garbage(log, b"%d" % number)
+    with pytest.raises(BadStreamError, match=r"partition 0, offset .* are not valid.*--max-bad-share"):
+        member.run(2)
+    member.worker.abandon()
+    assert commits.newest(bucket, 0) == newest
+    assert records(log, topic=DEAD_LETTERS) == []
+    drain(log, bucket, Member(log, bucket, clock))
+    assert len(records(log, topic=DEAD_LETTERS)) == 300
+
+
+def test_an_instance_takes_its_partitions_up_again_where_it_left_them(
+    log: MemoryLog, bucket: Bucket, clock: Clock
+) -> None:
+    all_begun(log)
+    first, other = (Member(log, bucket, clock, LATER, instance=name) for name in ("pod-0", "pod-1"))
+    first.run()
+    other.run()
+    first.run()
+    other.run()
+    first.worker.close()
+    other.run()
+    again = Member(log, bucket, clock, instance="pod-0")
+    again.run()
+    assert (again.worker.partitions, other.worker.partitions) == ((0, 1), (2, 3))
+    assert moves(other) == {"assigned": 2, "revoked": 0, "given_up": 0, "lost": 0}
+    drain(log, bucket, again, other, clock=clock)
+    assert again.value("commits_fenced_total") == 0
+
+
+# Rebalances.
 
 
 @pytest.mark.parametrize("seed", range(3))

@@ -26,14 +26,18 @@ SECONDS = 30.0
 
 
 class FromTheStart:
+    def __init__(self) -> None:
+        self.told: list[str] = []
+
     def assigned(self, partitions: Sequence[int]) -> Mapping[int, int]:
+        self.told += ["assigned"] * len(partitions)
         return dict.fromkeys(partitions, 0)
 
     def revoked(self, partitions: Sequence[int]) -> None:
-        pass
+        self.told += ["revoked"] * len(partitions)
 
     def lost(self, partitions: Sequence[int]) -> None:
-        pass
+        self.told += ["lost"] * len(partitions)
 
 
 @pytest.fixture(scope="module")
@@ -82,6 +86,29 @@ def test_all_goes_on_after_the_broker_was_away(broker: LocalKafka, log: KafkaLog
         broker.start()
         assert appender.append("stopped", 0, value=b"after").result(SECONDS).offset == 1
         assert read(reader, 1) == read(member, 1) == [b"after"]
+
+
+def test_a_group_goes_on_after_its_broker_was_killed(broker: LocalKafka, log: KafkaLog) -> None:
+    listener = FromTheStart()
+    log.create("killed", partitions=2)
+    with closing(log.group("killed", "k", listener)) as member, closing(log.appender()) as appender:
+        for value in (b"0", b"1"):
+            appender.append("killed", 0, value=value).result(SECONDS)
+        assert read(member, 2) == [b"0", b"1"]
+        member.report({0: 2})
+        broker.kill()
+        # The coordinator is gone too; nothing is raised, and nothing taken away.
+        for _ in range(5):
+            assert list(member.poll(0.1)) == []
+            member.attend()
+            member.report({0: 2})
+        assert listener.told == ["assigned"] * 2
+        broker.start()
+        appender.append("killed", 1, value=b"2").result(SECONDS)
+        assert read(member, 1) == [b"2"]
+    # Whether its session outlived the broker or not, what it lost it was told.
+    assert listener.told.count("assigned") == listener.told.count("lost") + listener.told.count("revoked")
+    assert listener.told[-2:] == ["revoked"] * 2
 
 
 def test_an_appender_outlives_a_frozen_broker(broker: LocalKafka, log: KafkaLog) -> None:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from kafka import KafkaAdminClient, KafkaProducer
+from kafka.errors import UnknownTopicOrPartitionError
 
 from penstock_schemas.errors import TopicError
 from penstock_schemas.log.kafka import KafkaLog
@@ -118,5 +119,8 @@ def test_the_bounds_of_what_was_deleted_while_it_was_read_name_the_topic(
         reader.seek(topic, 0, 0)
         assert reader.bounds(topic, 0) == (0, 0)
         admin.delete_topics([topic])
+        # The broker answers for the topic until it has let go of it.
+        while admin.describe_topics([topic])[0]["error_code"] != UnknownTopicOrPartitionError.errno:
+            pass
         with pytest.raises(TopicError, match=topic):
             reader.bounds(topic, 0)

@@ -123,10 +123,21 @@ class GroupListener(Protocol):
 
 
 class GroupReader(Protocol):
-    """A member of a consumer group over one topic; its listener is called inside `poll` and `close` only."""
+    """A member of a consumer group over one topic; its listener is called inside `poll`, `attend` and `close` only.
+
+    Rebalances are cooperative: partitions that stay with a member are neither revoked nor assigned again, and go on
+    being read while others move. A partition is another member's only once its last owner's `revoked` has returned.
+    """
 
     def poll(self, timeout: float, max_records: int = 500) -> Sequence[Record]:
-        """As `Reader.poll`, for the partitions that this member holds."""
+        """As `Reader.poll`, for the partitions that this member holds.
+
+        Raises `FatalError` where another member has joined under this one's instance name.
+        """
+        ...
+
+    def attend(self) -> None:
+        """Take part in the group without reading, and without waiting: for who is busy with what it has read."""
         ...
 
     def seek(self, partition: int, offset: int) -> None:
@@ -149,7 +160,7 @@ class GroupReader(Protocol):
         ...
 
     def close(self) -> None:
-        """Revoke what this member holds, and leave the group."""
+        """Revoke what this member holds, and leave the group; an instance stays in it until its session ends."""
         ...
 
 
@@ -172,8 +183,12 @@ class Log(Protocol):
         """Make a reader of chosen partitions."""
         ...
 
-    def group(self, topic: str, group: str, listener: GroupListener) -> GroupReader:
-        """Join a consumer group over `topic`."""
+    def group(self, topic: str, group: str, listener: GroupListener, *, instance: str | None = None) -> GroupReader:
+        """Join a consumer group over `topic`.
+
+        `instance` names a member that outlives its process: one that joins again under its name within the session
+        gets the same partitions back, and nothing moves.
+        """
         ...
 
     def close(self) -> None:

@@ -18,7 +18,8 @@ from penstock_schemas.errors import TopicError
 from penstock_schemas.log.base import TopicInfo
 from penstock_schemas.log.kafka_appender import KafkaAppender
 from penstock_schemas.log.kafka_client import Connection
-from penstock_schemas.log.kafka_readers import KafkaGroupReader, KafkaReader
+from penstock_schemas.log.kafka_group import KafkaGroupReader
+from penstock_schemas.log.kafka_readers import KafkaReader
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -126,11 +127,19 @@ class KafkaLog:
         """Make a reader of chosen partitions."""
         return KafkaReader(self._connection, self._partitions)
 
-    def group(self, topic: str, group: str, listener: GroupListener) -> KafkaGroupReader:
+    def group(
+        self, topic: str, group: str, listener: GroupListener, *, instance: str | None = None
+    ) -> KafkaGroupReader:
         """Make a member of a consumer group over `topic`; it joins with its first poll."""
         self._partitions(topic)
         return KafkaGroupReader(
-            self._connection, self._partitions, topic, group, listener, session_timeout=self._session_timeout
+            self._connection,
+            self._partitions,
+            topic,
+            group,
+            listener,
+            session_timeout=self._session_timeout,
+            instance=instance,
         )
 
     def close(self) -> None:

@@ -162,11 +162,13 @@ class MemoryLog:
         """Make a reader of chosen partitions."""
         return MemoryReader(self)
 
-    def group(self, topic: str, group: str, listener: GroupListener) -> MemoryGroupReader:
+    def group(
+        self, topic: str, group: str, listener: GroupListener, *, instance: str | None = None
+    ) -> MemoryGroupReader:
         """Make a member of a consumer group over `topic`; it joins with its first poll."""
         with self.changed:
             self.describe(topic)
-            return MemoryGroupReader(self, topic, self._groups.setdefault((topic, group), Group()), listener)
+            return MemoryGroupReader(self, topic, self._groups.setdefault((topic, group), Group()), listener, instance)
 
     def reported(self, topic: str, group: str) -> dict[int, int]:
         """Return the offsets that members reported, per partition."""
