@@ -27,7 +27,7 @@ NEVER_IMPORTED = {
     "consumers": {"penstock_producers", "torch", "gymnasium"},
 }
 # A command's wiring may import what its audit compares: replaying an episode needs a store and an env.
-WIRING = {COMPONENTS["consumers"] / "store_cli.py": {"penstock_producers"}}
+WIRING = {COMPONENTS["consumers"] / "cli" / name: {"penstock_producers"} for name in ("replay.py", "recompute.py")}
 UNSAFE = {
     *("pickle", "cPickle", "cloudpickle", "dill", "joblib", "marshal", "shelve"),
     *("eval", "exec", "torch.load", "torch.save", "torch.jit.load", "numpy.load", "numpy.save", "pandas.read_pickle"),

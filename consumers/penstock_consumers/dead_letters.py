@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections import deque
 from typing import TYPE_CHECKING
 
+from penstock_consumers.quarantine import letter
 from penstock_schemas.errors import LogUnavailableError, TooLargeError
 
 if TYPE_CHECKING:
@@ -20,53 +20,50 @@ _TIMEOUT_SECONDS = 30.0
 class DeadLetters:
     """Appends rejected records to the dead-letter topic, at least once each.
 
-    The key names a record (topic id, partition, offset), so that who reads the topic can drop repetitions.
+    Nothing is sent before `flush`, which comes right before a commit: a consumer that stops between two commits leaves
+    nothing behind of what nobody has judged.
     """
 
     def __init__(self, appender: Appender, topic: str, source_topic_id: str) -> None:
         self._appender = appender
         self._topic = topic
         self._source = source_topic_id
-        self._waiting: deque[tuple[Record, Headers, Future[Appended] | None]] = deque()
+        self._waiting: deque[tuple[Record, RejectedError]] = deque()
+        self._pending_bytes = 0
+
+    @property
+    def pending_bytes(self) -> int:
+        """Bytes of the records that wait in memory for the next `flush`."""
+        return self._pending_bytes
 
     def add(self, record: Record, rejected: RejectedError) -> None:
-        """Send a record with its reason; `flush` tells when it has arrived.
-
-        A header that is null, which no appender takes, is sent as an empty one and named in a `penstock.null` header.
-        """
-        told = (
-            ("penstock.reason", rejected.reason.encode()),
-            ("penstock.detail", str(rejected).encode()),
-            ("penstock.offset", b"%d" % record.offset),
-        )
-        own = tuple((name, value or b"") for name, value in record.headers)
-        nulls = tuple(("penstock.null", name.encode()) for name, value in record.headers if value is None)
-        headers = (*told, *own, *nulls)
-        self._waiting.append((record, headers, self._append(record, record.value, headers)))
+        """Keep a record with its reason until `flush`."""
+        self._waiting.append((record, rejected))
+        self._pending_bytes += record.size
 
     def flush(self) -> None:
-        """Wait until all that was added is acknowledged.
+        """Send all that was added, and wait until it is acknowledged.
 
         A payload that the log refuses for its size is replaced by its digest. Raises `LogUnavailableError` where the
-        log did not take a record in time; the next call sends it again.
+        log did not take a record in time; the next call sends again what was not acknowledged.
         """
-        while self._waiting:
-            record, headers, future = self._waiting[0]
+        sent = [self._append(record, record.value, letter.headers(record, why)) for record, why in self._waiting]
+        for future in sent:
+            record, why = self._waiting[0]
             try:
-                (future or self._append(record, record.value, headers)).result(_TIMEOUT_SECONDS)
+                self._wait(future)
             except TooLargeError:
-                sha256 = hashlib.sha256(record.value or b"").hexdigest()
-                kept = (*headers[:3], ("penstock.sha256", sha256.encode()), ("penstock.bytes", b"%d" % record.size))
-                self._append(record, None, kept).result(_TIMEOUT_SECONDS)
-            except LogUnavailableError:
-                self._waiting[0] = (record, headers, None)
-                raise
-            except TimeoutError as error:
-                raise LogUnavailableError(
-                    f"dead-letter topic {self._topic!r}: no acknowledgement within {_TIMEOUT_SECONDS:g} s"
-                ) from error
+                self._wait(self._append(record, None, letter.digest_headers(record, why)))
             self._waiting.popleft()
+            self._pending_bytes -= record.size
 
     def _append(self, record: Record, value: bytes | None, headers: Headers) -> Future[Appended]:
-        key = f"{self._source}:{record.partition}:{record.offset}".encode()
-        return self._appender.append(self._topic, 0, key=key, value=value, headers=headers)
+        return self._appender.append(self._topic, 0, key=letter.key(record, self._source), value=value, headers=headers)
+
+    def _wait(self, future: Future[Appended]) -> None:
+        try:
+            future.result(_TIMEOUT_SECONDS)
+        except TimeoutError as error:
+            raise LogUnavailableError(
+                f"dead-letter topic {self._topic!r}: no acknowledgement within {_TIMEOUT_SECONDS:g} s"
+            ) from error

@@ -7,18 +7,26 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from penstock_consumers.cli.table import table
 from penstock_consumers.replay import snapshot
-from penstock_schemas.chunks import Ends
+from penstock_consumers.store import commits, segments
+from penstock_schemas.chunks import Ends, fixed
+from penstock_schemas.columns import list_offsets
 from penstock_schemas.spaces import Dict, Discrete, Text, Tuple, space_from_json
 
 if TYPE_CHECKING:
-    from penstock_consumers.replay.segment import Segment
-    from penstock_consumers.replay.snapshot import Partition
+    import pyarrow as pa
+    from numpy.typing import NDArray
+
     from penstock_consumers.store.bucket import Bucket
+    from penstock_consumers.store.commits import Commit, Live
     from penstock_schemas.spaces import Space
 
+# How many values a byte has.
+_BYTES = 256
+_COLUMNS = ("ends", "continues", "return", "length", "policy_version")
 # By the value of the byte, the other ways to end being no episode's.
-_ENDS = {
+ENDS = {
     "terminated": Ends.TERMINATED,
     "truncated": Ends.TRUNCATED,
     "terminated_and_truncated": Ends.TERMINATED | Ends.TRUNCATED,
@@ -33,23 +41,42 @@ def describe(bucket: Bucket) -> dict[str, Any]:
     `stream`, `env`, `policy`, `observation`, `action`, `reward`, `extras` and `infos` are what the stream was described
     as. `partitions` are by number; `episodes` and `steps` count everything, `ends` counts episodes by how they ended.
     `policies` has an item a version that chose the last action of whole episodes (neither aborted, nor parts of one
-    that was cut), with their number, mean return and mean length. `counters` are the sums over the partitions. Raises
-    `StoreError` where there is no store.
+    that was cut), with their number, mean return and mean length. `retired` is what retention has removed, `counters`
+    are the sums over the partitions. Raises `StoreError` where there is no store.
     """
     spec = snapshot.existing(bucket).spec
-    at = snapshot.take(bucket, spec)
-    ends = np.bincount(_joined(at.segments, "ends", np.uint8), minlength=max(_ENDS.values()) + 1)
+    found = [commit for number in commits.partitions(bucket) if (commit := commits.newest(bucket, number))]
+    partitions = [(commit, commits.live_at(bucket, commit)) for commit in found]
+    ends = np.zeros(_BYTES, np.int64)
+    policies: dict[int, NDArray[np.float64]] = {}
     counters: Counter[str] = Counter()
-    for partition in at.partitions.values():
-        counters.update(partition.commit.counters)
+    schema = segments.episode_schema(spec)
+    for commit, live in partitions:
+        counters.update(commit.counters)
+        for entry in live.segments:
+            for batch in segments.batches(bucket, entry, schema, columns=_COLUMNS):
+                ends += np.bincount(fixed(batch, "ends"), minlength=_BYTES)
+                _count_policies(batch, policies)
     return {
         "store": bucket.url,
         **spec.to_json(),
-        "partitions": [_partition(number, partition) for number, partition in at.partitions.items()],
-        "episodes": int(at.first_episode[-1]),
-        "steps": int(at.first_step[-1]),
-        "ends": {name: int(ends[value]) for name, value in _ENDS.items()},
-        "policies": _policies(at.segments),
+        "partitions": [_partition(commit, live) for commit, live in partitions],
+        "episodes": sum(entry.rows for _, live in partitions for entry in live.segments),
+        "steps": sum(entry.steps for _, live in partitions for entry in live.segments),
+        "ends": {name: int(ends[value]) for name, value in ENDS.items()},
+        "policies": [
+            {
+                "policy_version": version,
+                "episodes": int(count),
+                "mean_return": returned / count,
+                "mean_length": length / count,
+            }
+            for version, (count, returned, length) in sorted(policies.items())
+        ],
+        "retired": {
+            "episodes": sum(commit.retired.episodes for commit in found),
+            "steps": sum(commit.retired.steps for commit in found),
+        },
         "counters": dict(sorted(counters.items())),
     }
 
@@ -57,6 +84,7 @@ def describe(bucket: Bucket) -> dict[str, Any]:
 def format_info(info: dict[str, Any]) -> str:
     """Lay out what `describe` answers as text for a person."""
     extras, infos = (", ".join(column["name"] for column in info[name]) or "none" for name in ("extras", "infos"))
+    retired = info["retired"]
     ends = ", ".join(f"{count:,} {name.replace('_', ' ')}" for name, count in info["ends"].items() if count)
     return "\n".join(
         [
@@ -71,50 +99,42 @@ def format_info(info: dict[str, Any]) -> str:
             f"infos        {infos}",
             f"steps        {info['steps']:,}",
             f"episodes     {info['episodes']:,}{f' ({ends})' if ends else ''}",
-            *_table(info["partitions"]),
-            *_table(info["policies"]),
-            *_table([{"counter": name, "count": count} for name, count in info["counters"].items()]),
+            *(
+                [f"retired      {retired['episodes']:,} episodes, {retired['steps']:,} steps"]
+                if retired["steps"]
+                else []
+            ),
+            *_below(table(info["partitions"])),
+            *_below(table(info["policies"])),
+            *_below(table([{"counter": name, "count": count} for name, count in info["counters"].items()])),
         ]
     )
 
 
-def _partition(number: int, at: Partition) -> dict[str, Any]:
-    segments, still_open = at.live.segments, at.live.open
+def _partition(commit: Commit, live: Live) -> dict[str, Any]:
     return {
-        "partition": number,
-        "commit": at.commit.number,
-        "high_water": at.commit.high_water,
-        "segments": len(segments),
-        "episodes": sum(entry.rows for entry in segments),
-        "steps": sum(entry.steps for entry in segments),
-        "bytes": sum(entry.bytes for entry in segments),
-        "open_steps": sum(entry.steps for entry in still_open),
-        "open_bytes": sum(entry.bytes for entry in still_open),
+        "partition": commit.partition,
+        "commit": commit.number,
+        "high_water": commit.high_water,
+        "segments": len(live.segments),
+        "episodes": sum(entry.rows for entry in live.segments),
+        "steps": sum(entry.steps for entry in live.segments),
+        "bytes": sum(entry.bytes for entry in live.segments),
+        "open_steps": sum(entry.steps for entry in live.open),
+        "open_bytes": sum(entry.bytes for entry in live.open),
     }
 
 
-def _policies(segments: tuple[Segment, ...]) -> list[dict[str, Any]]:
-    ends = _joined(segments, "ends", np.uint8)
-    parts = [segment.batch.column("continues").is_valid().to_numpy(zero_copy_only=False) for segment in segments]
-    whole = ((ends & (Ends.TERMINATED | Ends.TRUNCATED)) != 0) & ~np.concatenate([np.empty(0, np.bool_), *parts])
-    last = [segment.policy_version[segment.chunk_offsets[1:] - 1] for segment in segments]
-    acted = np.concatenate([np.empty(0, np.int64), *last])[whole]
-    versions, index, episodes = np.unique(acted, return_inverse=True, return_counts=True)
-    returns, lengths = (
-        np.bincount(index, _joined(segments, name, dtype)[whole], len(versions)) / episodes
-        for name, dtype in (("return", np.float64), ("length", np.int64))
-    )
-    return [
-        {"policy_version": version, "episodes": count, "mean_return": mean_return, "mean_length": mean_length}
-        for version, count, mean_return, mean_length in zip(
-            versions.tolist(), episodes.tolist(), returns.tolist(), lengths.tolist(), strict=True
-        )
-    ]
-
-
-def _joined(segments: tuple[Segment, ...], name: str, dtype: type[np.generic]) -> np.ndarray[Any, np.dtype[Any]]:
-    """A column of one primitive an episode, over all segments."""
-    return np.concatenate([np.empty(0, dtype), *(segment.fixed(name) for segment in segments)])
+def _count_policies(batch: pa.RecordBatch, policies: dict[int, NDArray[np.float64]]) -> None:
+    """Add the number, the returns and the lengths of whole episodes to those of the versions that ended them."""
+    ended = (fixed(batch, "ends") & (Ends.TERMINATED | Ends.TRUNCATED)) != 0
+    whole = ended & batch.column("continues").is_null().to_numpy(zero_copy_only=False)
+    chunks = batch.column("policy_version")
+    last = chunks.values.to_numpy()[list_offsets(chunks)[1:] - 1][whole]
+    versions, index, count = np.unique(last, return_inverse=True, return_counts=True)
+    sums = [np.bincount(index, fixed(batch, name)[whole], len(versions)) for name in ("return", "length")]
+    for version, added in zip(versions.tolist(), np.stack([count, *sums], axis=1), strict=True):
+        policies[version] = policies.get(version, np.zeros(3)) + added
 
 
 def _space(space: Space) -> str:
@@ -135,16 +155,5 @@ def _inline(described: dict[str, Any]) -> str:
     return ", ".join(f"{name}={value}" for name, value in described.items()) or "not described"
 
 
-def _table(rows: list[dict[str, Any]]) -> list[str]:
-    """Lay out rows of the same keys in columns below their names, after an empty line; nothing where there are none."""
-    if not rows:
-        return []
-    cells = [[name.replace("_", " ") for name in rows[0]], *([_cell(value) for value in row.values()] for row in rows)]
-    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
-    return ["", *("  ".join(cell.rjust(width) for cell, width in zip(row, widths, strict=True)) for row in cells)]
-
-
-def _cell(value: float | str) -> str:
-    if isinstance(value, str):
-        return value
-    return f"{value:,}" if isinstance(value, int) else f"{value:,.2f}"
+def _below(lines: list[str]) -> list[str]:
+    return ["", *lines] if lines else []

@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 import hashlib
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -11,7 +11,7 @@ from penstock_consumers.store import commits
 from penstock_consumers.store.bucket import open_bucket
 from penstock_consumers.store.commits import Limits
 from penstock_consumers.store.replay_store import ReplayStore
-from penstock_schemas.errors import LogUnavailableError
+from penstock_schemas.errors import LogUnavailableError, RejectedError
 from penstock_schemas.log.memory import MemoryLog
 from penstock_schemas.messages import Encoded
 from tests.consumers.messages import (
@@ -25,8 +25,10 @@ from tests.consumers.messages import (
 )
 
 if TYPE_CHECKING:
+    from concurrent.futures import Future
+
     from penstock_consumers.store.bucket import Bucket
-    from penstock_schemas.log import Record
+    from penstock_schemas.log import Appended, Record
 
 MAX_BYTES = 10_000
 
@@ -121,8 +123,9 @@ def test_dead_letters_are_acknowledged_before_the_commit(log: MemoryLog, bucket:
     append(log, Encoded(b"garbage", ()), "k")
     partition = open_with_dead_letters(log, bucket)
     (record,) = records(log)
-    log.outage = True
     partition.take(record)
+    assert dead(log) == []
+    log.outage = True
     with pytest.raises(LogUnavailableError):
         partition.commit()
     assert commits.newest(bucket, 0) is None
@@ -133,11 +136,96 @@ def test_dead_letters_are_acknowledged_before_the_commit(log: MemoryLog, bucket:
     assert [letter.value for letter in dead(log)] == [b"garbage"]
 
 
-def test_a_dead_letter_may_come_twice_under_one_key(log: MemoryLog, bucket: Bucket) -> None:
+def test_a_consumer_that_stops_before_its_commit_leaves_nothing_behind(log: MemoryLog, bucket: Bucket) -> None:
     append(log, Encoded(b"garbage", ()), "k")
     take(open_with_dead_letters(log, bucket), log)
-    partition = open_with_dead_letters(log, bucket)
-    take(partition, log)
-    partition.commit()
+    assert dead(log) == []
+
+
+def test_a_dead_letter_may_come_twice_under_one_key(log: MemoryLog, bucket: Bucket) -> None:
+    """A commit that failed after its letters were sent is made anew, letters and all."""
+    append(log, Encoded(b"garbage", ()), "k")
+    topic = log.describe(TOPIC)
+    for _ in range(2):
+        dead_letters = DeadLetters(log.appender(), DEAD_LETTERS, topic.topic_id)
+        take(Partition(ReplayStore(bucket, STREAM, topic), 0, dead_letters, Limits()), log)
+        dead_letters.flush()
     first, second = dead(log)
     assert (first.key, first.value, first.headers) == (second.key, second.value, second.headers)
+
+
+def rejected(log: MemoryLog, *values: bytes) -> list[Record]:
+    """Records that are no messages."""
+    for value in values:
+        append(log, Encoded(value, ()), "k")
+    return records(log)
+
+
+def test_what_waits_in_memory_is_counted(log: MemoryLog) -> None:
+    dead_letters = DeadLetters(log.appender(), DEAD_LETTERS, "id")
+    found = rejected(log, b"a" * 100, b"b" * 30)
+    assert dead_letters.pending_bytes == 0
+    for record in found:
+        dead_letters.add(record, RejectedError("headers", "none"))
+    assert dead_letters.pending_bytes == 132
+    log.outage = True
+    with pytest.raises(LogUnavailableError):
+        dead_letters.flush()
+    assert dead_letters.pending_bytes == 132
+    log.outage = False
+    dead_letters.flush()
+    dead_letters.flush()
+    assert dead_letters.pending_bytes == 0
+    assert [letter.value for letter in dead(log)] == [b"a" * 100, b"b" * 30]
+
+
+class AwayAfterOne:
+    """An appender whose log goes away after its first record."""
+
+    def __init__(self, log: MemoryLog) -> None:
+        self.log = log
+        self.inner = log.appender()
+
+    def append(self, *where: Any, **what: Any) -> Future[Appended]:
+        future = self.inner.append(*where, **what)
+        self.log.outage = self.log.end(DEAD_LETTERS, 0) == 1
+        return future
+
+    def close(self, timeout: float = 10.0) -> None:
+        self.inner.close(timeout)
+
+
+def test_only_what_was_not_acknowledged_is_sent_again(log: MemoryLog) -> None:
+    dead_letters = DeadLetters(AwayAfterOne(log), DEAD_LETTERS, "id")
+    for record in rejected(log, b"a", b"b"):
+        dead_letters.add(record, RejectedError("headers", "none"))
+    with pytest.raises(LogUnavailableError):
+        dead_letters.flush()
+    log.outage = False
+    dead_letters.flush()
+    assert [letter.value for letter in dead(log)] == [b"a", b"b"]
+
+
+def test_what_a_sender_makes_of_the_detail_does_not_make_the_letter_too_large(log: MemoryLog) -> None:
+    """Else no consumer could ever go past that message."""
+    dead_letters = DeadLetters(log.appender(), DEAD_LETTERS, "id")
+    (record,) = rejected(log, b"a")
+    dead_letters.add(record, RejectedError("schema", "\ud800" + "é" * MAX_BYTES))
+    dead_letters.flush()
+    (letter,) = dead(log)
+    detail = dict(letter.headers)["penstock.detail"] or b""
+    assert detail.decode().startswith("schema: \\ud800ééé")
+    assert detail.decode().endswith("é…")
+    assert len(detail) <= 1_010
+
+
+def test_headers_that_are_too_large_are_left_out_with_the_payload(log: MemoryLog) -> None:
+    (offset,) = (append(log, Encoded(b"x", (("h", b"y" * (MAX_BYTES - 20)),)), "k").offset,)
+    dead_letters = DeadLetters(log.appender(), DEAD_LETTERS, "id")
+    dead_letters.add(records(log)[offset], RejectedError("headers", "none"))
+    dead_letters.flush()
+    (letter,) = dead(log)
+    assert [name for name, _ in letter.headers] == [
+        *("penstock.reason", "penstock.detail", "penstock.offset"),
+        *("penstock.sha256", "penstock.bytes"),
+    ]

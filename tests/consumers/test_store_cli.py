@@ -73,6 +73,34 @@ def test_verify_without_kafka_is_an_error_that_names_it(
     assert "missing.toml" in capsys.readouterr().err
 
 
+def test_verify_quick_needs_no_log(store: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["verify", store, "--quick"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[1].split() == ["stored", "2", "8"]
+    assert lines[-1] == "the store has all that it names, as it was written"
+    assert run(["verify", store, "--quick", "--json"]) == 0
+    read = json.loads(capsys.readouterr().out)
+    assert (read["ok"], read["episodes_stored"], read["steps_stored"]) == (True, 2, 8)
+
+
+def test_verify_quick_names_what_is_damaged(store: str, capsys: pytest.CaptureFixture[str]) -> None:
+    bucket = open_bucket(store)
+    (name,) = bucket.list("segments/")
+    data = bytearray(bucket.read(name).to_pybytes())
+    data[len(data) // 2] ^= 1
+    bucket.put(name, bytes(data))
+    assert run(["verify", store, "--quick"]) == 1
+    lines = capsys.readouterr().out.splitlines()
+    assert "1 segments and 0 named snapshots damaged" in lines[-3]
+    assert name in lines[-2]
+    assert lines[-1] == "THE STORE IS DAMAGED"
+
+
+def test_verify_quick_of_no_store(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["verify", str(tmp_path / "nowhere"), "--quick"]) == 1
+    assert "no store.json there" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize("words", [[], ["nonsense"], ["info"], ["verify", "a", "b"]])
 def test_wrong_words(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as ended:
@@ -81,15 +109,18 @@ def test_wrong_words(words: list[str], capsys: pytest.CaptureFixture[str]) -> No
     assert "usage: penstock-store" in capsys.readouterr().err
 
 
-def test_info_needs_no_client_of_kafka(store: str) -> None:
+def test_what_needs_no_log_needs_no_client_of_kafka(store: str) -> None:
     """Reading a store is a learner's business."""
-    script = (
-        "import sys; from penstock_consumers.store_cli import run; status = run(sys.argv[1:]);"
-        "loaded = {'kafka', 'pydantic', 'prometheus_client', 'torch', 'gymnasium'} & set(sys.modules);"
-        "sys.exit(f'loaded {loaded}' if loaded else status)"
-    )
+    script = """
+import sys
+from penstock_consumers.store_cli import run
+for words in ("info", "ls", "verify --quick", "compact", "gc", "snapshot ls"):
+    assert run([*words.split(), sys.argv[1]]) == 0, words
+loaded = {"kafka", "pydantic", "prometheus_client", "torch", "gymnasium"} & set(sys.modules)
+sys.exit(f"loaded {loaded}" if loaded else 0)
+"""
     done = subprocess.run(  # noqa: S603  (our own interpreter and script)
-        [sys.executable, "-c", script, "info", store],
+        [sys.executable, "-c", script, store],
         capture_output=True,
         text=True,
         timeout=60,
@@ -123,8 +154,9 @@ def test_a_report_that_is_well() -> None:
         Report(segments_damaged=1),
         Report(commits_wrong=1),
         Report(open_rows_wrong=1),
+        Report(snapshots_damaged=1),
     ],
-    ids=["missing", "duplicated", "unexpected", "wrong", "damaged", "commits", "open"],
+    ids=["missing", "duplicated", "unexpected", "wrong", "damaged", "commits", "open", "snapshots"],
 )
 def test_a_report_that_is_not_well(report: Report) -> None:
     assert not report.ok

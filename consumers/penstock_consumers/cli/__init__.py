@@ -1,0 +1,1 @@
+"""The commands of `penstock-store`, a file each."""

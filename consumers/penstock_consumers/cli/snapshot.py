@@ -1,0 +1,69 @@
+"""`penstock-store snapshot create|ls|rm`."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING, Any
+
+from penstock_consumers.cli.table import table
+from penstock_consumers.cli.words import answer, command
+from penstock_consumers.replay.snapshot import existing
+from penstock_consumers.store import snapshots
+from penstock_consumers.store.bucket import open_bucket
+
+if TYPE_CHECKING:
+    import argparse
+    from collections.abc import Mapping
+
+    from penstock_consumers.cli.words import Commands
+    from penstock_consumers.store.bucket import Bucket
+    from penstock_consumers.store.snapshots import Held
+
+
+def add(commands: Commands) -> None:
+    """Declare the commands."""
+    told = "named snapshots: what they hold stays readable until their name is removed"
+    inner = commands.add_parser("snapshot", help=told, description=f"{told[0].upper()}{told[1:]}.")
+    under = inner.add_subparsers(required=True, metavar="COMMAND")
+    create = command(under, "create", _create, "name what the store holds now")
+    command(under, "ls", _ls, "list the named snapshots")
+    remove = command(under, "rm", _remove, "remove a name; what it alone held is collected in time", answers_json=False)
+    for parser in (create, remove):
+        parser.add_argument("name", metavar="NAME", help="letters, digits, dots, dashes and underscores")
+
+
+def _create(words: argparse.Namespace) -> int:
+    made = _described(words.name, snapshots.create(_open(words), words.name))
+    answer(words, made, f"snapshot {made['name']}: {made['episodes']:,} episodes, {made['steps']:,} steps")
+    return 0
+
+
+def _ls(words: argparse.Namespace) -> int:
+    bucket = _open(words)
+    found = [_described(name, snapshots.load(bucket, name)) for name in snapshots.names(bucket)]
+    shown = [{name: value for name, value in row.items() if name != "commits"} for row in found]
+    answer(words, found, "\n".join(table(shown)) or "no named snapshot")
+    return 0
+
+
+def _remove(words: argparse.Namespace) -> int:
+    snapshots.remove(_open(words), words.name)
+    sys.stdout.write(f"snapshot {words.name} is removed\n")
+    return 0
+
+
+def _open(words: argparse.Namespace) -> Bucket:
+    bucket = open_bucket(words.store)
+    existing(bucket)
+    return bucket
+
+
+def _described(name: str, held: Mapping[int, Held]) -> dict[str, Any]:
+    entries = [entry for of in held.values() for entry in of.live.segments]
+    return {
+        "name": name,
+        "episodes": sum(entry.rows for entry in entries),
+        "steps": sum(entry.steps for entry in entries),
+        "bytes": sum(entry.bytes for entry in entries),
+        "commits": {str(number): of.commit for number, of in held.items()},
+    }
