@@ -280,6 +280,10 @@ class LocalKafka:
             leash.kill(self._process)
         self._process = None
 
+    def signal(self, number: signal.Signals) -> None:
+        """Send the broker a signal, as SIGSTOP and SIGCONT; raises `BrokerError` where it does not run."""
+        os.kill(self.pid, number)
+
     def close(self) -> None:
         """Stop the broker for good; temporary data go."""
         self.stop()

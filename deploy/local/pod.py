@@ -15,6 +15,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from deploy.local import leash
 
 if TYPE_CHECKING:
+    import signal
     from collections.abc import Iterator, Sequence
     from pathlib import Path
 
@@ -57,6 +58,21 @@ class Pod:
         """Kill it with SIGKILL."""
         if self._process is not None:
             leash.kill(self._process)
+
+    def signal(self, number: signal.Signals) -> None:
+        """Send the process itself a signal; nothing where it does not run. One that is stopped can still be killed."""
+        if self._process is not None and self._process.poll() is None:
+            self._process.send_signal(number)
+
+    @property
+    def pid(self) -> int | None:
+        """The process's id; None where it does not run."""
+        return self._process.pid if self._process is not None and self.running else None
+
+    @property
+    def status(self) -> int | None:
+        """The exit status of a process that has ended; None of one that runs, and before the first start."""
+        return None if self._process is None else self._process.poll()
 
     def stop(self, timeout: float) -> int | None:
         """Ask it to stop with SIGTERM; give its exit status, None where it had to be killed."""
