@@ -16,7 +16,7 @@ from penstock_consumers.open_rows import OpenSegment
 from penstock_consumers.rows import Rows, holding, in_groups, live_bytes
 from penstock_consumers.store import commits, layout, segments
 from penstock_consumers.store.commits import Commit, LastRecord, Limits, Live, Retired, SegmentEntry
-from penstock_schemas.errors import CorruptStoreError, RejectedError
+from penstock_schemas.errors import CorruptStoreError, FencedError, RejectedError
 from penstock_schemas.messages import Message, decode
 
 if TYPE_CHECKING:
@@ -112,11 +112,6 @@ class Partition:
         return self._judge.open_episodes
 
     @property
-    def dirty(self) -> bool:
-        """Whether anything was judged since the newest commit."""
-        return self._last is not None
-
-    @property
     def pending_bytes(self) -> int:
         """Bytes of messages that wait in memory for the next commit, those in quarantine included."""
         return self._verdicts.bytes + self._quarantined_bytes
@@ -153,6 +148,17 @@ class Partition:
             return None
         self._quarantine.flush()
         number = self._commit.number + 1 if self._commit else 0
+        try:
+            return self._store_judged(number, self._last)
+        except CorruptStoreError as error:
+            # What a newer commit no longer needs may be gone by now: that is no damage.
+            if commits.newest(self._store.bucket, self.partition, known=number - 1) is None:
+                raise
+            name = layout.commit(self.partition, number)
+            raise FencedError(f"commit {name}: another consumer made it; this one's work is discarded") from error
+
+    def _store_judged(self, number: int, judged: Record) -> Committed:
+        """Write what was judged up to the record `judged`, and make commit `number` of it."""
         new = [Rows.accepted(accepted) for accepted in self._verdicts.accepted]
         ended = ended_uids(new, self._verdicts.aborted)
         heads, added = self._write_episodes(number, new, ended)
@@ -167,7 +173,7 @@ class Partition:
             high_water=self.high_water,
             topic_id=self._store.topic.topic_id,
             cluster_id=self._store.topic.cluster_id,
-            last=LastRecord(self._last.offset, self._last.timestamp_ms, record_digest(self._last)),
+            last=LastRecord(judged.offset, judged.timestamp_ms, record_digest(judged)),
             log_clock_ms=self._judge.clock_ms,
             limits=self._limits,
             producers=self._judge.entries(),
@@ -257,9 +263,10 @@ class Partition:
         return tuple(written), removed
 
     def _load_open(self, entry: SegmentEntry) -> OpenSegment:
-        if self._store.spec is None:
+        spec = self._store.known()
+        if spec is None:
             raise CorruptStoreError(f"store {self._store.bucket.url}: it has segments and no {layout.MANIFEST}")
-        return OpenSegment.load(self._store.bucket, entry, self._store.spec, self._judge)
+        return OpenSegment.load(self._store.bucket, entry, spec, self._judge)
 
     def _check_conservation(self, stored: Sequence[OpenSegment], still_open: NDArray[np.int64]) -> None:
         """Refuse to commit unless every chunk row that was read is accounted for, in disjoint classes."""

@@ -58,10 +58,10 @@ def consume(
     """Read the stream's topic into the store until `stop`."""
     bucket = open_bucket(settings.store)
     while not stop.is_set():
-        topic = _topic(settings, log, health, stop)
-        if topic is None:
-            return
         try:
+            topic = _topic(settings, log, health, stop)
+            if topic is None:
+                return
             store = ReplayStore(bucket, settings.stream, topic)
             health.ready("store")
             _work(settings, log, store, metrics, health, stop)
@@ -109,6 +109,7 @@ def _work(
         instance=settings.instance,
         max_bad_share=settings.max_bad_share,
         upkeep=_upkeep(settings, store),
+        beat=health.beat,
     )
     try:
         while not stop.is_set():

@@ -56,8 +56,8 @@ class ConsumerSettings(ServiceSettings):
     upkeep_seconds: PositiveSeconds = 10.0
     """How often a partition is compacted, retired and collected, at most."""
 
-    compact_bytes: Positive = 128 << 20
-    """Up to which size small segments are joined."""
+    compact_bytes: Annotated[int, Field(ge=1, le=1 << 30)] = 128 << 20
+    """Up to which size small segments are joined; 1 GiB at most."""
 
     collect_seconds: Annotated[float, Field(ge=0)] = 3600.0
     """How long what is no longer needed stays readable for those who opened the store before."""

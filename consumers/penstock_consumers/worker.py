@@ -85,6 +85,7 @@ class Worker:
         instance: this member's name in the group where it outlives its process.
         max_bad_share: which share of a partition's last messages may be bad before it raises `BadStreamError`.
         upkeep: what it calls between the commits of a partition.
+        beat: called again and again while it waits for the store.
     """
 
     def __init__(
@@ -102,6 +103,7 @@ class Worker:
         instance: str | None = None,
         max_bad_share: float = 1.0,
         upkeep: Keeper | None = None,
+        beat: Callable[[], None] = lambda: None,
     ) -> None:
         self._store = store
         self._topic = store.topic.name
@@ -113,11 +115,16 @@ class Worker:
         self._wall = wall
         self._max_bad_share = max_bad_share
         self._upkeep = upkeep
+        self._beat = beat
         self._appender = log.appender()
         self._held: dict[int, Held] = {}
         self._pending_bytes = 0
         self._next_lag = 0.0
-        self._group: GroupReader = log.group(self._topic, group, self, instance=instance)
+        try:
+            self._group: GroupReader = log.group(self._topic, group, self, instance=instance)
+        except BaseException:
+            self._appender.close(0)
+            raise
 
     @property
     def partitions(self) -> tuple[int, ...]:
@@ -292,13 +299,13 @@ class Worker:
         self._count_pending()
 
     def _keep_up(self, now: float) -> None:
-        """Keep up the partition that has waited longest for it, unless its commits are late as it is."""
-        if self._upkeep is None or not self._held:
+        """Keep up the partition that has waited longest for it, of those whose commits are not late as it is."""
+        if self._upkeep is None:
             return
-        number, held = min(self._held.items(), key=lambda item: item[1].next_upkeep)
-        waited = now - held.next_upkeep
-        if waited < 0 or (self._is_behind(number, held) and waited < (_STARVED - 1) * self._cadence.upkeep_seconds):
+        due = [item for item in self._held.items() if self._is_upkeep_due(*item, now)]
+        if not due:
             return
+        number, held = min(due, key=lambda item: item[1].next_upkeep)
         keep, before = self._upkeep.run, held.partition.commit_found
         held.upkeep = call = self._beside(lambda: keep(held.partition))
         self._wait(number, held, call, "kept up")
@@ -314,6 +321,11 @@ class Worker:
         held.next_upkeep = now if kept.rewritten else now + self._cadence.upkeep_seconds
         self._metrics.kept_up(before, held.partition.commit_found, kept.collected, self._clock() - now)
 
+    def _is_upkeep_due(self, number: int, held: Held, now: float) -> bool:
+        waited = now - held.next_upkeep
+        starved = waited >= (_STARVED - 1) * self._cadence.upkeep_seconds
+        return waited >= 0 and (starved or not self._is_behind(number, held))
+
     def _is_behind(self, number: int, held: Held) -> bool:
         """Whether more records wait in the log than the last commit took."""
         end = self._group.end(number)
@@ -328,6 +340,7 @@ class Worker:
         while self._holds(number, held) and not call.done(_POLL_SECONDS):
             if time.monotonic() > deadline:
                 raise self._silent(f"partition {number} cannot be {what}", _STORE_SECONDS)
+            self._beat()
             self._group.attend()
 
     def _silent(self, what: str, seconds: float) -> StoreUnavailableError:

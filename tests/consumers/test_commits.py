@@ -24,6 +24,8 @@ from penstock_schemas.errors import CorruptStoreError, FencedError, StoreFormatE
 from tests.consumers.messages import SPEC, WrappedBucket
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from penstock_consumers.store.bucket import Bucket
 
 RANGES = Ranges((1, 2), (3, 4), (5, 6), (-1.5, 2.5), (7, 8))
@@ -260,3 +262,14 @@ def test_segments_lie_in_the_order_of_the_log_whatever_their_place_in_the_listin
     ranges = [replace(RANGES, closed_offset=span) for span in ((4, 9), (0, 3), (10, 10))]
     listed = [replace(entry(at), ranges=of) for at, of in enumerate(ranges)]
     assert [each.name for each in commits.in_log_order(listed)] == ["segments/1", "segments/0", "segments/2"]
+
+
+def test_an_empty_folder_of_commits_hides_nothing_and_costs_nothing(tmp_path: Path) -> None:
+    """A writer that dies between making the folder and its first commit leaves one."""
+    bucket = CountingBucket(open_bucket(tmp_path))
+    make_history(bucket.inner, 12)
+    (tmp_path / layout.commits(3) / "000000001").mkdir()
+    found = commits.newest(bucket, 3)
+    assert found is not None
+    assert found.number == 11
+    assert bucket.reads == 2

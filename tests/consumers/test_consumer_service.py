@@ -3,6 +3,7 @@ from __future__ import annotations
 import threading
 import time
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -20,6 +21,7 @@ from penstock_schemas.errors import (
     LogUnavailableError,
     SettingsError,
     StoreMismatchError,
+    TopicError,
 )
 from penstock_schemas.log.memory import MemoryLog
 from penstock_schemas.service import Health, load
@@ -29,7 +31,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
-    from penstock_schemas.log import Appended
+    from penstock_schemas.log import Appended, TopicInfo
 
 DEAD_LETTERS = f"{TOPIC}.dead-letter"
 SECONDS = 20.0
@@ -44,6 +46,18 @@ class PatchyLog(MemoryLog):
         if self.away and topic == DEAD_LETTERS:
             raise LogUnavailableError("its broker is away")
         return super().append(topic, *arguments)
+
+
+class WritersTimesLog(MemoryLog):
+    """A log whose topics have the timestamps of their writers."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.asked = threading.Event()
+
+    def describe(self, topic: str) -> TopicInfo:
+        self.asked.set()
+        return replace(super().describe(topic), log_append_time=False)
 
 
 def wait_until(holds: Callable[[], object]) -> None:
@@ -139,6 +153,16 @@ def test_a_store_of_another_stream_is_refused(tmp_path: Path) -> None:
     health = Health("log", "store", clock=time.monotonic, beat_limit=SECONDS)
     with pytest.raises(StoreMismatchError, match="the topic was recreated; begin a new store"):
         consume(settings(tmp_path), log, ConsumerMetrics(CollectorRegistry()), health, threading.Event())
+
+
+def test_a_topic_whose_timestamps_are_its_writers_is_refused(tmp_path: Path) -> None:
+    log = WritersTimesLog()
+    log.create(TOPIC)
+    whole_episode(log)
+    told = r"its timestamps are its writers'.* message\.timestamp\.type=LogAppendTime"
+    with pytest.raises(TopicError, match=told), consuming(log, tmp_path):
+        assert log.asked.wait(SECONDS)
+    assert commits.newest(open_bucket(tmp_path), 0) is None
 
 
 def test_a_stream_of_mostly_bad_messages_ends_the_consumer_and_readiness_says_why(tmp_path: Path) -> None:

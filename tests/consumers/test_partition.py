@@ -15,6 +15,7 @@ from penstock_consumers.store import commits, manifest
 from penstock_consumers.store.bucket import open_bucket
 from penstock_consumers.store.commits import Limits
 from penstock_consumers.store.replay_store import ReplayStore
+from penstock_consumers.upkeep.collection import collect
 from penstock_schemas.chunks import Ends
 from penstock_schemas.errors import CorruptStoreError, FencedError
 from penstock_schemas.log.memory import MemoryLog
@@ -22,6 +23,7 @@ from penstock_schemas.messages import Encoded, encode_begin, encode_chunks
 from tests.consumers.messages import (
     NESTED,
     SPEC,
+    STREAM,
     TOPIC,
     Clock,
     Kept,
@@ -604,11 +606,10 @@ def test_nothing_judged_is_nothing_to_commit() -> None:
     log = scripted_log()
     bucket = open_bucket("memory://")
     partition = open_partition(log, bucket)
-    assert (partition.dirty, partition.commit()) == (False, None)
+    assert partition.commit() is None
     take_all(partition, log)
-    assert partition.dirty
     assert partition.commit() is not None
-    assert (partition.dirty, partition.commit()) == (False, None)
+    assert partition.commit() is None
     newest = commits.newest(bucket, 0)
     assert newest is not None
     assert newest.number == 0
@@ -816,3 +817,43 @@ def log_with_real_fragments() -> MemoryLog:
         producer.append(encoded)
         producer.sequence += 1
     return log
+
+
+def test_who_saw_the_store_empty_takes_on_what_others_left_open_there() -> None:
+    """As a member does that has judged no message of its own so far."""
+    log = MemoryLog(clock=Clock())
+    log.create(TOPIC)
+    bucket = open_bucket("memory://")
+    standby = ReplayStore(bucket, STREAM, log.describe(TOPIC))
+    producer = ScriptedProducer(log)
+    producer.begin()
+    producer.send(Row(0, 0, 0, 0, 3))
+    owner = open_partition(log, bucket)
+    take_all(owner, log)
+    owner.commit()
+    assert Partition(standby, 0, Kept(), Limits()).open_episodes == 1
+
+
+def test_a_zombie_whose_open_segments_were_collected_is_fenced_and_not_told_of_damage() -> None:
+    log = MemoryLog(clock=Clock())
+    log.create(TOPIC)
+    bucket = open_bucket("memory://")
+    producer = ScriptedProducer(log)
+    producer.begin()
+    producer.send(Row(0, 0, 0, 0, 3))
+    first = open_partition(log, bucket)
+    take_all(first, log)
+    first.commit()
+    zombie, owner = (open_partition(log, bucket) for _ in range(2))
+    producer.send(Row(0, 0, 1, 3, 3))
+    take_all(owner, log)
+    owner.commit()
+    producer.send(Row(0, 0, 2, 6, 3, Ends.TERMINATED))
+    take_all(owner, log)
+    owner.commit()
+    newest = commits.newest(bucket, 0)
+    assert newest is not None
+    assert collect(bucket, newest, 0.0)
+    take_all(zombie, log)
+    with pytest.raises(FencedError):
+        zombie.commit()

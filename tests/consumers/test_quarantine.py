@@ -431,3 +431,16 @@ def test_a_store_that_took_no_message_yet(log: MemoryLog, bucket: Bucket) -> Non
     assert message.offset == 2
     consume(log, bucket)
     assert names(bucket) == [(RECOVERED, 0, 0, 3)]
+
+
+def test_what_another_copy_brought_long_before_is_known(log: MemoryLog, bucket: Bucket) -> None:
+    producer = ScriptedProducer(log)
+    producer.begin()
+    twice = producer.encode(whole(0, 0, 60), whole(1, 0, 60))
+    producer.append(twice)
+    consume(log, bucket)
+    producer.append(twice)
+    consume(log, bucket, SMALL)
+    assert [outcome.refused for outcome in retried(log, bucket)] == ["its rows are in the store already"]
+    consume(log, bucket)
+    assert names(bucket) == [("producer-0", 0, 0, 60), ("producer-0", 1, 0, 60)]

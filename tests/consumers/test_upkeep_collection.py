@@ -9,7 +9,7 @@ from penstock_consumers.replay import Replay
 from penstock_consumers.store import commits, layout, snapshots
 from penstock_consumers.store.bucket import open_bucket
 from penstock_consumers.store.commits import Live
-from penstock_consumers.upkeep import Retention, Upkeep, UpkeepSettings, compact, gc, retain
+from penstock_consumers.upkeep import Retention, Upkeep, UpkeepSettings, compact, gc, retain, upkeep
 from penstock_consumers.upkeep.head import Head
 from penstock_consumers.upkeep.upkeep import COLLECT_EVERY
 from penstock_consumers.verify import verify
@@ -320,3 +320,33 @@ def test_a_partition_without_commits_has_nothing_to_collect(bucket: Timed) -> No
     owned = Owned(bucket, spec=SPEC)
     assert Upkeep(bucket, UpkeepSettings()).run(owned.partition).rewritten is False
     assert owned.partition.live == Live()
+
+
+def test_what_may_not_be_deleted_stays_and_the_owner_goes_on(bucket: Timed, caplog: pytest.LogCaptureFixture) -> None:
+    class Locked(WrappedBucket):
+        def delete(self, name: str) -> None:
+            raise StoreError(f"store {self.url}: cannot delete {name!r}: the bucket has a lock")
+
+    owned = Owned(bucket, spec=SPEC)
+    owned.step(12)
+    compact(bucket, 10**6)
+    owned.step(COLLECT_EVERY)
+    assert Upkeep(Locked(bucket), UpkeepSettings(collect_seconds=0.0)).run(owned.partition).collected == 0
+    assert "the bucket has a lock" in caplog.text
+
+
+def test_a_call_deletes_so_many_at_most_and_the_next_ones_the_rest(
+    bucket: Timed, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(upkeep, "MOST_COLLECTED", 5)
+    owned = Owned(bucket, spec=SPEC)
+    owned.step(12)
+    compact(bucket, 10**6)
+    owned.step(COLLECT_EVERY)
+    expected = len(stored(bucket))
+    keeper = Upkeep(bucket, UpkeepSettings(collect_seconds=0.0, compact_bytes=1))
+    told = [keeper.run(owned.partition).collected]
+    while told[-1] == 5:
+        told.append(keeper.run(owned.partition).collected)
+    assert sum(told) == expected - len(stored(bucket)) > 5
+    assert gc(bucket, 0.0) == 0

@@ -42,7 +42,7 @@ def ids(replay: Replay) -> list[str]:
 def test_a_named_snapshot_is_the_newest_of_all_partitions(bucket: Bucket, owned: Owned) -> None:
     held = snapshots.create(bucket, "before")
     assert {number: of.commit for number, of in held.items()} == {0: 4, 1: 3}
-    assert all(of.live == live(bucket, number) for number, of in held.items())
+    assert all(of.live.segments == live(bucket, number).segments for number, of in held.items())
     assert snapshots.load(bucket, "before") == held
     before = ids(Replay.open(bucket))
     owned.step(3)
@@ -184,3 +184,19 @@ def test_a_partition_that_came_later_is_not_in_it(bucket: Bucket, owned: Owned) 
     third.step(2)
     assert commits.newest(bucket, 2) is not None
     assert set(Replay.open(bucket, snapshot="before").snapshot) == {0, 1}
+
+
+def test_commits_that_come_meanwhile_do_not_keep_a_snapshot_from_its_name(bucket: Bucket) -> None:
+    """Each replaces open segments, which no reader of a snapshot opens."""
+    owned = Owned(bucket, spec=SPEC)
+    owned.step(5)
+
+    class Busy(WrappedBucket):
+        def create(self, name: str, data: bytes) -> bool:
+            created = self.inner.create(name, data)
+            owned.step()
+            return created
+
+    snapshots.create(Busy(bucket), "busy")
+    owned.step(5)
+    assert Replay.open(bucket, snapshot="busy").steps

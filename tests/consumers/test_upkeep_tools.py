@@ -96,6 +96,19 @@ def test_a_tool_that_is_always_overtaken_says_so(bucket: Bucket) -> None:
     assert verify(bucket, owned.log).ok
 
 
+def test_what_is_not_as_it_was_written_is_named_and_not_joined(bucket: Bucket) -> None:
+    owned = Owned(bucket, spec=SPEC)
+    owned.step(10)
+    entry = live(bucket).segments[4]
+    altered = bytearray(bucket.read(entry.name).to_pybytes())
+    altered[len(altered) // 2] ^= 1
+    bucket.put(entry.name, bytes(altered))
+    apart: set[str] = set()
+    compact(bucket, 10**6, apart)
+    assert apart == {entry.name}
+    assert entry in live(bucket).segments
+
+
 def test_the_owner_that_is_overtaken_is_fenced_and_has_changed_nothing(bucket: Bucket) -> None:
     owned = Owned(bucket, spec=SPEC)
     owned.step(10)

@@ -18,7 +18,7 @@ from tests.consumers.stores import Writer, episodes, stream
 from tests.consumers.upkept import Owned, live, newest
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
     from pathlib import Path
 
     from penstock_consumers.store.bucket import Bucket
@@ -85,10 +85,92 @@ def test_a_missing_commit_is_found_wherever_it_is(bucket: Bucket, owned: Owned) 
         kept = bucket.read(name).to_pybytes()
         bucket.delete(name)
         report = quick(bucket)
-        assert report.commits_wrong >= 1
-        assert f"commit {name}: it is missing, though later ones exist" in report.findings
+        assert report.commits_wrong == 1
+        assert report.findings == [
+            f"commit {name}: it is missing, though later ones exist",
+            *["snapshot before: it needs 1 of the objects that are named above"] * (number == 3),
+        ]
         bucket.put(name, kept)
     assert quick(bucket).ok
+
+
+def flip(bucket: Bucket, name: str) -> None:
+    """Change a bit in the middle of an object."""
+    data = bytearray(bucket.read(name).to_pybytes())
+    data[len(data) // 2] ^= 1
+    bucket.delete(name)
+    bucket.put(name, bytes(data))
+
+
+@pytest.mark.parametrize("how", ["missing", "unreadable"])
+@pytest.mark.parametrize("hole", [0, 3, 5, 11])
+def test_what_is_damaged_is_named_though_a_commit_is_missing_too(bucket: Bucket, hole: int, how: str) -> None:
+    owned = Owned(bucket, spec=SPEC)
+    owned.step(12)
+    damaged = [live(bucket).segments[at].name for at in (2, 9)]
+    for name in damaged:
+        flip(bucket, name)
+    name = layout.commit(0, hole)
+    bucket.delete(name)
+    if how == "unreadable":
+        bucket.put(name, b"{")
+    elif hole == 11:
+        # It is the newest then: the one before it is.
+        bucket.put(layout.commit(0, 12), b"{")
+    report = quick(bucket)
+    assert report.segments_damaged == 2
+    for wrong_name in (name, *damaged):
+        assert sum(wrong_name in finding for finding in report.findings) == 1
+    assert len(report.findings) == 3 + (how == "missing" and hole == 11)
+
+
+def test_a_missing_full_commit_is_filled_from_the_one_before(bucket: Bucket) -> None:
+    owned = Owned(bucket, spec=SPEC)
+    owned.step(103)
+    entries = live(bucket).segments
+    flip(bucket, entries[1].name)
+    bucket.delete(layout.commit(0, 100))
+    report = quick(bucket)
+    assert (report.segments_damaged, report.commits_wrong) == (1, 1)
+    # What commit 100 added is known to nobody.
+    (lost,) = commits_added(bucket, entries, 100)
+    assert report.episodes_stored == sum(entry.rows for entry in entries) - entries[1].rows - lost.rows
+
+
+def commits_added(bucket: Bucket, entries: Sequence[SegmentEntry], number: int) -> list[SegmentEntry]:
+    """Those that were written for a commit."""
+    return [entry for entry in entries if layout.written_for(entry.name) == number]
+
+
+def test_what_a_missing_commit_let_go_is_not_missed(bucket: Bucket) -> None:
+    owned = Owned(bucket, spec=SPEC)
+    owned.step(9)
+    compact(bucket, 10**6)
+    hole = newest(bucket).number
+    owned.step(3)
+    gc(bucket, 0.0)
+    bucket.delete(layout.commit(0, hole))
+    report = quick(bucket)
+    assert wrong(report) == {"commits_wrong": 1}
+    gone = newest(bucket).segments_added[0].name
+    bucket.delete(gone)
+    assert wrong(quick(bucket)) == {"commits_wrong": 1, "segments_damaged": 1}
+
+
+def test_every_fault_is_named_once(bucket: Bucket, owned: Owned) -> None:
+    held = snapshots.load(bucket, "before")[0].live.segments
+    lone = [entry.name for entry in held if entry not in live(bucket).segments]
+    both = [entry.name for entry in (*live(bucket).segments, *live(bucket, 1).segments)]
+    names = {*lone, *both}
+    assert len(names) > 5
+    for name in names:
+        flip(bucket, name)
+    snapshots.create(bucket, "after")
+    report = quick(bucket)
+    for name in names:
+        assert sum(name in finding for finding in report.findings) == 1
+    assert report.snapshots_damaged == 2
+    assert f"snapshot after: it needs {len(both)} of the objects that are named above" in report.findings
 
 
 def test_commits_that_vanished_are_found(bucket: Bucket, owned: Owned) -> None:

@@ -840,3 +840,16 @@ def test_two_members_in_two_threads(log: MemoryLog, tmp_path: Path, clock: Clock
     assert failures == []
     assert len(stored_episodes(bucket, range(PARTITIONS))) == 10 * PARTITIONS
     assert verify(bucket, log).ok
+
+
+def test_a_backlog_of_one_partition_puts_off_nobody_elses_upkeep(log: MemoryLog, bucket: Bucket, clock: Clock) -> None:
+    upkeep = Noted(bucket)
+    member = Member(log, bucket, clock, Cadence(commit_seconds=0, upkeep_seconds=10), upkeep=upkeep)
+    member.run()
+    for _ in range(1200):
+        append_tick(log)
+    clock.advance(10)
+    member.worker._held[0].next_upkeep -= 0.001
+    member.run()
+    assert upkeep.ran
+    assert 0 not in upkeep.ran

@@ -7,7 +7,7 @@ import signal
 import sys
 import threading
 import time
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -17,10 +17,11 @@ from kafka.admin import MemberToRemove
 from test_log_contract import Listener, append, poll_until, read, values
 
 from deploy.local import leash
+from penstock_schemas.errors import FatalError
 from penstock_schemas.log.kafka import KafkaLog
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
 # The shortest that a broker allows, unless it is told otherwise.
 SESSION = 6.0
@@ -107,6 +108,35 @@ def test_a_join_that_ends_between_two_polls_is_not_begun_anew(log: KafkaLog) -> 
         generation = one._consumer.group_metadata().generation_id
     # First alone; then to give up; then to take over, and perhaps once more for a member's first request.
     assert generation <= 5
+
+
+class Dying(Listener):
+    """Stands still as it gives partitions up, until it is buried: what it would do next, it does not."""
+
+    buried = threading.Event()
+
+    def revoked(self, partitions: Sequence[int]) -> None:
+        super().revoked(partitions)
+        self.buried.wait()
+
+
+def test_what_an_instance_gave_up_before_it_died_is_given_to_another(log: KafkaLog) -> None:
+    """The broker gives an instance that comes back what it had, and has nobody share the rest."""
+    topic, told = log.create("died", partitions=4).name, list[tuple[str, str, int]]()
+    again, other = (Listener(told, name, dict.fromkeys(range(4), 0)) for name in ("again", "other"))
+    first = Dying(told, "first", dict.fromkeys(range(4), 0))
+    dying = log.group(topic, "died", first, instance="one")
+    with closing(log.group(topic, "died", other, instance="other")) as second:
+        poll_until(lambda: len(first.held) == 4, dying)
+        dies = threading.Thread(target=poll_until, args=(first.buried.is_set, dying), daemon=True)
+        dies.start()
+        poll_until(lambda: len(first.held) == 2, second)
+        with closing(log.group(topic, "died", again, instance="one")) as one:
+            poll_until(lambda: (len(again.held), again.held | other.held) == (2, set(range(4))), one, second)
+            first.buried.set()
+            dies.join()
+            with suppress(FatalError):
+                dying.close()
 
 
 @pytest.mark.chaos

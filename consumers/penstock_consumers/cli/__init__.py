@@ -1,1 +1,1 @@
-"""The commands of `penstock-store`, a file each."""
+"""The commands of `penstock-store`, a file each, and what they share."""

@@ -8,7 +8,6 @@ from penstock_consumers.cli.words import answer, command, positive, seconds
 from penstock_consumers.replay.snapshot import existing
 from penstock_consumers.store.bucket import open_bucket
 from penstock_consumers.upkeep import Retention, retain
-from penstock_schemas.errors import SettingsError
 
 if TYPE_CHECKING:
     import argparse
@@ -25,12 +24,13 @@ def add(commands: Commands) -> None:
         "--retain-seconds", type=seconds, metavar="S", help="how old, in the log's time, an episode's end may be"
     )
     parser.add_argument("--retain-versions", type=positive, metavar="N", help="how many policy versions to keep")
+    parser.set_defaults(refuse=parser.error)
 
 
 def _run(words: argparse.Namespace) -> int:
     limits = Retention(words.retain_steps, words.retain_bytes, words.retain_seconds, words.retain_versions)
     if limits == Retention():
-        raise SettingsError("no limit: name at least one --retain-…; `penstock-store retain --help` lists them")
+        words.refuse("no limit: name at least one --retain-…; --help lists them")
     bucket = open_bucket(words.store)
     existing(bucket)
     gone = retain(bucket, limits)

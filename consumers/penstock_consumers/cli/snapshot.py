@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
+import argparse
 import sys
 from typing import TYPE_CHECKING, Any
 
 from penstock_consumers.cli.table import table
 from penstock_consumers.cli.words import answer, command
 from penstock_consumers.replay.snapshot import existing
-from penstock_consumers.store import snapshots
+from penstock_consumers.store import layout, snapshots
 from penstock_consumers.store.bucket import open_bucket
 
 if TYPE_CHECKING:
-    import argparse
     from collections.abc import Mapping
 
     from penstock_consumers.cli.words import Commands
@@ -29,7 +29,16 @@ def add(commands: Commands) -> None:
     command(under, "ls", _ls, "list the named snapshots")
     remove = command(under, "rm", _remove, "remove a name; what it alone held is collected in time", answers_json=False)
     for parser in (create, remove):
-        parser.add_argument("name", metavar="NAME", help="letters, digits, dots, dashes and underscores")
+        parser.add_argument("name", type=_name, metavar="NAME", help="letters, digits, dots, dashes and underscores")
+
+
+def _name(word: str) -> str:
+    """Read a snapshot's name."""
+    if layout.snapshot(word) is None:
+        raise argparse.ArgumentTypeError(
+            f"{word!r}: up to 100 letters, digits, dots, dashes and underscores, the first a letter or digit"
+        )
+    return word
 
 
 def _create(words: argparse.Namespace) -> int:

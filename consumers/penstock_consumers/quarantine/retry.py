@@ -169,7 +169,8 @@ def _known(source: Source, commit: Commit, messages: Sequence[_Message]) -> _Kno
     held: set[Claim] = set()
     if source.spec is not None:
         live = commits.live_at(source.bucket, commit)
-        since = min(message.letter.place.offset for message in messages)
+        # Another copy of a message may have come long before the one that was set aside, but not before their begin.
+        since = min(message.claim.incarnation for message in messages)
         steps = {message.claim: message.steps for message in messages}
         held = stored.held(source.bucket, source.spec, commit, live, steps, since)
     sequences = {name: entry.sequence for name, entry in commit.producers.items()}

@@ -296,10 +296,13 @@ def rewrite(
 
 def _listed(bucket: Bucket, partition: int) -> int:
     """The highest commit number that a listing shows; 0 where it shows none."""
-    folder = max(filter(layout.is_commit_folder, bucket.folders(layout.commits(partition))), default=None)
-    if folder is None:
-        return 0
-    return max((at for _, at in filter(None, map(layout.commit_named, bucket.list(folder)))), default=0)
+    folders = filter(layout.is_commit_folder, bucket.folders(layout.commits(partition)))
+    for folder in sorted(folders, reverse=True):
+        numbers = [at for _, at in filter(None, map(layout.commit_named, bucket.list(folder)))]
+        # A folder is made before the first commit in it, and whoever made it may have died in between.
+        if numbers:
+            return max(numbers)
+    return 0
 
 
 def _parts(read: dict[str, Any]) -> dict[str, Any]:

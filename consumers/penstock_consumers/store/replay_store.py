@@ -31,7 +31,14 @@ class ReplayStore:
 
     @property
     def spec(self) -> StreamSpec | None:
-        """What the store is of; None until the first valid message."""
+        """What the store is of; None until the first valid message that this consumer knows of."""
+        return self._spec
+
+    def known(self) -> StreamSpec | None:
+        """What the store is of, asked for again where it was unknown: another consumer may have written it since."""
+        if self._spec is None and (found := manifest.load(self.bucket)) is not None:
+            manifest.check(self.bucket, found, self._stream, self.topic.topic_id, self.topic.cluster_id)
+            self._spec = found.spec
         return self._spec
 
     def adopt(self, spec: StreamSpec) -> StreamSpec:

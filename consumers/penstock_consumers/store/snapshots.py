@@ -1,6 +1,7 @@
 """Named snapshots: commits that are kept readable until their name is removed.
 
-A snapshot names a commit of each partition, and the segments that live there, which are not collected while it exists.
+A snapshot names a commit of each partition, and the segments of whole episodes that live there, which are not collected
+while it exists.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ _TRIES = 5
 
 @dataclass(frozen=True, slots=True)
 class Held:
-    """What a snapshot holds of a partition: the number of a commit, and the segments that live there."""
+    """What a snapshot holds of a partition: the number of a commit, and the segments of whole episodes there."""
 
     commit: int
     live: Live
@@ -106,7 +107,8 @@ def _path(bucket: Bucket, name: str) -> str:
 def _newest(bucket: Bucket) -> dict[int, Held]:
     found = {number: commits.newest(bucket, number) for number in commits.partitions(bucket)}
     return {
-        number: Held(commit.number, commits.live_at(bucket, commit))
+        # What is open no reader opens, and it changes with every commit.
+        number: Held(commit.number, Live(commits.live_at(bucket, commit).segments))
         for number, commit in found.items()
         if commit is not None
     }

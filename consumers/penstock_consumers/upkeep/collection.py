@@ -9,6 +9,7 @@ within the safety age stands at W or later. What a named snapshot holds stays.
 from __future__ import annotations
 
 from bisect import bisect_right
+from itertools import chain, islice
 from typing import TYPE_CHECKING
 
 from penstock_consumers.store import commits, layout, snapshots
@@ -21,8 +22,8 @@ if TYPE_CHECKING:
     from penstock_consumers.store.commits import Commit
 
 
-def collect(bucket: Bucket, newest: Commit, collect_seconds: float) -> int:
-    """Collect a partition whose newest commit is `newest`; give how many objects were deleted.
+def collect(bucket: Bucket, newest: Commit, collect_seconds: float, most: int | None = None) -> int:
+    """Collect a partition whose newest commit is `newest`, `most` objects at most; give how many were deleted.
 
     It looks at the ages of as many commits as their number has binary digits, and lists the segments.
     """
@@ -34,7 +35,7 @@ def collect(bucket: Bucket, newest: Commit, collect_seconds: float) -> int:
         return 0
     settled = commits.read(bucket, newest.partition, number - 1)
     # What is collected does not depend on when snapshots are read: a later one names what lives at W or later.
-    garbage = [*_segments(bucket, settled), *_leftovers(bucket, settled, latest)]
+    garbage = list(islice(chain(_segments(bucket, settled), _leftovers(bucket, settled, latest)), most))
     for name in garbage:
         bucket.delete(name)
     return len(garbage)

@@ -25,15 +25,16 @@ T = TypeVar("T")
 _TRIES = 20
 
 
-def compact(bucket: Bucket, compact_bytes: int) -> int:
+def compact(bucket: Bucket, compact_bytes: int, apart: set[str] | None = None) -> int:
     """Join small segments up to `compact_bytes` until there is nothing to join; give how many commits that took.
 
-    Raises `StoreError` where a partition's owner is always faster.
+    The names of those that are not as they were written, and stay as they are, are added to `apart`. Raises
+    `StoreError` where a partition's owner is always faster.
     """
-    apart: set[str] = set()
+    damaged = set[str]() if apart is None else apart
     made = 0
     for number in commits.partitions(bucket):
-        while _at_head(bucket, number, lambda head: compaction.compact(bucket, head, compact_bytes, apart)):
+        while _at_head(bucket, number, lambda head: compaction.compact(bucket, head, compact_bytes, damaged)):
             made += 1
     return made
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from penstock_consumers.upkeep.collection import collect
 from penstock_consumers.upkeep.compaction import compact
 from penstock_consumers.upkeep.retention import Retention, retire, shares
-from penstock_schemas.errors import CorruptStoreError, SettingsError
+from penstock_schemas.errors import SettingsError, StoreError, StoreUnavailableError
 
 if TYPE_CHECKING:
     from penstock_consumers.store.bucket import Bucket
@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 _LOG = logging.getLogger(__name__)
 # Of how many commits a partition is collected at once: listing what it has costs more than deleting what they left.
 COLLECT_EVERY = 100
+# How many objects are deleted in one call, at most, so that it is soon over: the rest goes in the next.
+MOST_COLLECTED = 256
 # A list of a column has offsets of 32 bits.
 MOST_COMPACT_BYTES = 1 << 30
 # What goes by bytes goes by whole segments, so these must be small beside what is kept.
@@ -79,10 +81,12 @@ class Upkeep:
         newest = partition.commit_found
         if newest is None or newest.number < self._collected.get(partition.partition, 0) + COLLECT_EVERY:
             return 0
-        self._collected[partition.partition] = newest.number
+        collected = 0
         try:
-            return collect(self._bucket, newest, self._settings.collect_seconds)
-        except CorruptStoreError as error:
+            collected = collect(self._bucket, newest, self._settings.collect_seconds, MOST_COLLECTED)
+        except (StoreError, StoreUnavailableError) as error:
             # What is left lying costs room; what comes in goes on.
             _LOG.error("partition %d is not collected: %s", partition.partition, error)
-            return 0
+        if collected < MOST_COLLECTED:
+            self._collected[partition.partition] = newest.number
+        return collected

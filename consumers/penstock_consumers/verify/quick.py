@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
 from functools import reduce
 from typing import TYPE_CHECKING, Any
 
@@ -10,7 +11,7 @@ import pyarrow as pa
 
 from penstock_consumers.replay.snapshot import existing
 from penstock_consumers.store import commits, layout, segments, snapshots
-from penstock_consumers.store.commits import Ranges, Retired
+from penstock_consumers.store.commits import FULL_EVERY, Live, Ranges, Retired
 from penstock_consumers.verify.keyed import Keyed
 from penstock_consumers.verify.opened import EPISODE, open_episodes
 from penstock_consumers.verify.report import Report
@@ -22,31 +23,85 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from penstock_consumers.store.bucket import Bucket
-    from penstock_consumers.store.commits import Commit, Live, SegmentEntry
+    from penstock_consumers.store.commits import Commit, SegmentEntry
     from penstock_schemas.stream import StreamSpec
 
 _CLASSES = ("ended", "aborted", "duplicate", "orphan", "superseded")
 
 
 def quick(bucket: Bucket) -> Report:
-    """Check a store at its newest commits and its named snapshots.
+    """Check a store at its newest commits and its named snapshots; the report names all that is wrong, each once.
 
     No commit is missing; each living segment has its checksum, its counts and ranges; no episode is there twice; what
     was counted is what is stored, open or retired. It reads every segment once, and of the commits those alone that
-    tell what lives. Raises `StoreError` where there is no store.
+    tell what lives; where one of them is missing, what the others tell is checked. Raises `StoreError` where there is
+    no store.
     """
     spec = existing(bucket).spec
-    report = Report()
-    intact: set[str] = set()
+    report = _Whole()
+    met = _Met()
     for partition in sorted({*commits.partitions(bucket), *_with_segments(bucket)}):
-        newest = commits.newest(bucket, partition)
-        if newest is not None:
-            _Quick(bucket, spec, newest, report, intact).run()
-        else:
-            expect_no_traces(bucket, partition, report)
+        _Quick(bucket, spec, partition, report, met).run()
     for name in snapshots.names(bucket):
-        _check_snapshot(bucket, name, report, intact)
+        _check_snapshot(bucket, name, report, met)
     return report
+
+
+class _Whole(Report):
+    """A report that names everything: each object is to be restored by its name."""
+
+    def found(self, what: str) -> None:
+        self.findings.append(what)
+
+
+@dataclass(frozen=True, slots=True)
+class _Met:
+    """The objects that were looked at, by name."""
+
+    intact: set[str] = field(default_factory=set)
+    wrong: set[str] = field(default_factory=set)
+
+
+@dataclass(frozen=True, slots=True)
+class _Known:
+    """What the commits that can be read tell of a number; `newest` is the last of these.
+
+    Those that cannot are `wrong`, each with its fault. What they let go is not known, so of `live` only the `certain`
+    segments must be there.
+    """
+
+    newest: Commit | None
+    live: Live
+    certain: set[str]
+    wrong: dict[str, str]
+
+
+def _known(bucket: Bucket, partition: int, numbers: range) -> _Known:
+    """Read commits, the last first, down to one that lists all that lives; and tell what lives after them."""
+    found: list[Commit | None] = []
+    wrong: dict[str, str] = {}
+    for number in reversed(numbers):
+        name = layout.commit(partition, number)
+        try:
+            found.append(commits.read(bucket, partition, number))
+        except CorruptStoreError as error:
+            wrong[name] = str(error)
+            found.append(None)
+            continue
+        if found[-1] and found[-1].live is not None:
+            break
+        if number % FULL_EVERY == 0:
+            wrong[name] = f"commit {name}: it lists no segments, though every {FULL_EVERY}th must"
+    live, certain = Live(), set[str]()
+    for commit in reversed(found):
+        if commit is None:
+            certain = set()
+        elif commit.live is not None:
+            live, certain = commit.live, commit.live.names
+        else:
+            live = live.after(commit)
+            certain |= {entry.name for entry in (*commit.segments_added, *commit.open_added)}
+    return _Known(next(filter(None, found), None), live, certain & live.names, wrong)
 
 
 def _with_segments(bucket: Bucket) -> set[int]:
@@ -54,55 +109,68 @@ def _with_segments(bucket: Bucket) -> set[int]:
     return {partition for partition in found if partition is not None}
 
 
-class _Quick:
-    """Checks one partition; notes the segments that are intact."""
+def _is_there(bucket: Bucket, name: str) -> bool:
+    try:
+        bucket.modified(name)
+    except FileNotFoundError:
+        return False
+    return True
 
-    def __init__(self, bucket: Bucket, spec: StreamSpec, newest: Commit, report: Report, intact: set[str]) -> None:
+
+class _Quick:
+    """Checks one partition."""
+
+    def __init__(self, bucket: Bucket, spec: StreamSpec, partition: int, report: Report, met: _Met) -> None:
         self._bucket = bucket
         self._spec = spec
-        self._newest = newest
+        self._partition = partition
         self._report = report
-        self._intact = intact
+        self._met = met
 
     def run(self) -> None:
-        report, newest = self._report, self._newest
-        for name, count in newest.counters.items():
-            report.counters[name] = report.counters.get(name, 0) + count
-        report.offsets_lost += newest.counters.get("offsets_lost", 0)
-        self._check_chain()
-        try:
-            live = commits.live_at(self._bucket, newest)
-        except CorruptStoreError as error:
-            self._wrong(str(error))
+        report = self._report
+        count = self._check_chain()
+        if not count:
+            expect_no_traces(self._bucket, self._partition, report)
             return
+        known = _known(self._bucket, self._partition, range(count))
+        for name, fault in known.wrong.items():
+            if name not in self._met.wrong:
+                self._wrong(name, fault)
+        if known.newest is None:
+            return
+        counters, retired = known.newest.counters, known.newest.retired
+        for name, counted in counters.items():
+            report.counters[name] = report.counters.get(name, 0) + counted
+        report.offsets_lost += counters.get("offsets_lost", 0)
+        report.episodes_retired += retired.episodes
+        report.steps_retired += retired.steps
         damaged = report.segments_damaged
-        self._check_episodes(live)
-        rows_open = self._count_open(live)
-        if report.segments_damaged == damaged:
+        self._check_episodes(known)
+        rows_open = self._count_open(known, known.newest)
+        if not known.wrong and report.segments_damaged == damaged:
             # Of what does not read, nothing adds up.
-            self._check_conservation(live, rows_open)
+            self._check_conservation(known.live, known.newest, rows_open)
 
-    def _check_chain(self) -> None:
-        """Ask for each commit that a listing does not show; none is ever deleted."""
-        partition = self._newest.partition
-        listed = filter(None, map(layout.commit_named, self._bucket.list(layout.commits(partition))))
+    def _check_chain(self) -> int:
+        """Ask for each commit that a listing does not show, and answer how many there must be; none is ever deleted."""
+        listed = filter(None, map(layout.commit_named, self._bucket.list(layout.commits(self._partition))))
         there = {number for _, number in listed}
-        for number in range(self._newest.number + 1):
-            if number not in there and not self._is_there(layout.commit(partition, number)):
-                self._wrong(f"commit {layout.commit(partition, number)}: it is missing, though later ones exist")
+        count = max(there, default=-1) + 1
+        while _is_there(self._bucket, layout.commit(self._partition, count)):
+            there.add(count)
+            count += 1
+        for number in range(count):
+            name = layout.commit(self._partition, number)
+            if number not in there and not _is_there(self._bucket, name):
+                self._wrong(name, f"commit {name}: it is missing, though later ones exist")
+        return count
 
-    def _is_there(self, name: str) -> bool:
-        try:
-            self._bucket.modified(name)
-        except FileNotFoundError:
-            return False
-        return True
-
-    def _check_episodes(self, live: Live) -> None:
+    def _check_episodes(self, known: _Known) -> None:
         report = self._report
         keys = []
-        for entry in live.segments:
-            batch = self._read(entry, segments.episode_schema(self._spec))
+        for entry in known.live.segments:
+            batch = self._read(entry, segments.episode_schema(self._spec), known)
             if batch is None:
                 continue
             lengths = fixed(batch, "length")
@@ -113,22 +181,24 @@ class _Quick:
             told, found = (entry.steps, entry.ranges, entry.keys), _described(batch)
             # By how they read, since what is not a number equals nothing, itself included.
             if repr(told) != repr(found):
-                self._wrong(f"segment {entry.name}: its commit names steps, ranges and keys {told}, it has {found}")
-            # What is taken is copied, so that no more of the segment stays in memory.
-            keys.append(batch.select(["producer", *EPISODE, "length"]).take(pa.array(np.arange(batch.num_rows))))
+                fault = f"segment {entry.name}: its commit names steps, ranges and keys {told}, it has {found}"
+                self._wrong(entry.name, fault)
+            if entry.name in known.certain:
+                # What is taken is copied, so that no more of the segment stays in memory.
+                keys.append(batch.select(["producer", *EPISODE, "length"]).take(pa.array(np.arange(batch.num_rows))))
         again = Keyed(keys, EPISODE).repeated()
         lengths = np.concatenate([np.empty(0, np.int64), *(fixed(batch, "length") for batch in keys)])
         if again.any():
             report.episodes_duplicated += int(again.sum())
             report.steps_duplicated += int(lengths[again].sum())
-            report.found(f"partition {self._newest.partition}: {int(again.sum())} episodes are stored more than once")
+            report.found(f"partition {self._partition}: {int(again.sum())} episodes are stored more than once")
 
-    def _count_open(self, live: Live) -> int:
+    def _count_open(self, known: _Known, newest: Commit) -> int:
         """Count the stored rows whose episodes are open."""
-        still_open = Keyed([open_episodes(self._newest.producers)], EPISODE)
+        still_open = Keyed([open_episodes(newest.producers)], EPISODE)
         rows = 0
-        for entry in live.open:
-            batch = self._read(entry, segments.open_schema(self._spec))
+        for entry in known.live.open:
+            batch = self._read(entry, segments.open_schema(self._spec), known)
             if batch is None:
                 continue
             of_open = batch.filter(pa.array(still_open.find(batch) >= 0))
@@ -136,43 +206,46 @@ class _Quick:
             self._report.rows_open += of_open.num_rows
             self._report.steps_open += int(steps(of_open).sum())
             if entry.steps != (found := int(steps(batch).sum())):
-                self._wrong(f"segment {entry.name}: its commit names {entry.steps} steps, it has {found}")
+                self._wrong(entry.name, f"segment {entry.name}: its commit names {entry.steps} steps, it has {found}")
         return rows
 
-    def _check_conservation(self, live: Live, rows_open: int) -> None:
+    def _check_conservation(self, live: Live, newest: Commit, rows_open: int) -> None:
         """Hold what was counted since offset 0 against what is stored, open or retired."""
-        counters = self._newest.counters
-        held = reduce(Retired.plus, live.segments, self._newest.retired)
+        name, counters = newest.name, newest.counters
+        held = reduce(Retired.plus, live.segments, newest.retired)
         for what, kept in (("episodes", held.episodes), ("steps", held.steps)):
             counted = counters.get(f"{what}_ended", 0) + counters.get(f"{what}_aborted", 0)
             if counted != kept:
-                self._wrong(f"commit {self._newest.name}: {counted} {what} were stored, {kept} are there or retired")
-        read, told = counters.get("rows_read", 0), rows_open + sum(counters.get(f"rows_{name}", 0) for name in _CLASSES)
+                self._wrong(name, f"commit {name}: {counted} {what} were stored, {kept} are there or retired")
+        read = counters.get("rows_read", 0)
+        told = rows_open + sum(counters.get(f"rows_{kind}", 0) for kind in _CLASSES)
         if read != told:
-            self._wrong(f"commit {self._newest.name}: {read} chunk rows were read, {told} are accounted for")
-        self._report.episodes_retired += self._newest.retired.episodes
-        self._report.steps_retired += self._newest.retired.steps
+            self._wrong(name, f"commit {name}: {read} chunk rows were read, {told} are accounted for")
 
-    def _read(self, entry: SegmentEntry, schema: pa.Schema) -> pa.RecordBatch | None:
-        """Read a segment; one that is damaged is counted, and None."""
+    def _read(self, entry: SegmentEntry, schema: pa.Schema, known: _Known) -> pa.RecordBatch | None:
+        """Read a segment; None for one that is damaged, which is counted, or that may have been let go."""
+        if entry.name not in known.certain and not _is_there(self._bucket, entry.name):
+            return None
         try:
             batch = segments.read(self._bucket, entry, schema)
         except CorruptStoreError as error:
-            self._damaged(str(error))
+            self._damaged(entry.name, str(error))
             return None
         if not segments.intact(self._bucket, entry):
-            self._damaged(f"segment {entry.name}: its bytes are not those that were written")
+            self._damaged(entry.name, f"segment {entry.name}: its bytes are not those that were written")
             return None
-        self._intact.add(entry.name)
+        self._met.intact.add(entry.name)
         return batch
 
-    def _damaged(self, what: str) -> None:
+    def _damaged(self, name: str, fault: str) -> None:
         self._report.segments_damaged += 1
-        self._report.found(what)
+        self._met.wrong.add(name)
+        self._report.found(fault)
 
-    def _wrong(self, what: str) -> None:
+    def _wrong(self, name: str, fault: str) -> None:
         self._report.commits_wrong += 1
-        self._report.found(what)
+        self._met.wrong.add(name)
+        self._report.found(fault)
 
 
 def _described(batch: pa.RecordBatch) -> tuple[int, Ranges, int]:
@@ -191,24 +264,34 @@ def _described(batch: pa.RecordBatch) -> tuple[int, Ranges, int]:
     return int(fixed(batch, "length").sum()), ranges, segments.key_sum(batch)
 
 
-def _check_snapshot(bucket: Bucket, name: str, report: Report, intact: set[str]) -> None:
+def _check_snapshot(bucket: Bucket, name: str, report: Report, met: _Met) -> None:
     """Count a snapshot that does not read, or of which a commit or a segment is missing or damaged."""
     try:
-        wrong = next(_wrong_in(bucket, name, intact), None)
+        faults = list(_faults_in(bucket, name, met))
     except CorruptStoreError as error:
-        wrong = str(error)
-    if wrong is not None:
-        report.snapshots_damaged += 1
-        report.found(f"snapshot {name}: {wrong}")
+        faults = [(None, str(error))]
+    if not faults:
+        return
+    report.snapshots_damaged += 1
+    for fault in (fault for wrong, fault in faults if wrong not in met.wrong):
+        report.found(f"snapshot {name}: {fault}")
+    named = {wrong for wrong, _ in faults if wrong in met.wrong}
+    if named:
+        report.found(f"snapshot {name}: it needs {len(named)} of the objects that are named above")
+    met.wrong.update(wrong for wrong, _ in faults if wrong is not None)
 
 
-def _wrong_in(bucket: Bucket, name: str, intact: set[str]) -> Iterator[str]:
-    """Name what is wrong with a snapshot; raises `CorruptStoreError` where it cannot be told."""
+def _faults_in(bucket: Bucket, name: str, met: _Met) -> Iterator[tuple[str | None, str]]:
+    """Tell what is wrong with a snapshot, and with which object where it is with one that it names."""
     for partition, held in snapshots.load(bucket, name).items():
-        commit = commits.read(bucket, partition, held.commit)
-        if repr(commits.live_at(bucket, commit)) != repr(held.live):
-            yield f"it does not hold what lives at commit {commit.name}"
+        known = _known(bucket, partition, range(held.commit - held.commit % FULL_EVERY, held.commit + 1))
+        yield from known.wrong.items()
+        if not known.wrong and repr(known.live.segments) != repr(held.live.segments):
+            yield None, f"it does not hold what lives at commit {layout.commit(partition, held.commit)}"
         for entry in (*held.live.segments, *held.live.open):
-            if entry.name not in intact and not segments.intact(bucket, entry):
-                yield f"segment {entry.name}: it is missing, or its bytes were altered"
-            intact.add(entry.name)
+            if entry.name in met.intact:
+                continue
+            if segments.intact(bucket, entry):
+                met.intact.add(entry.name)
+            else:
+                yield entry.name, f"segment {entry.name}: it is missing, or its bytes were altered"

@@ -57,6 +57,8 @@ class KafkaGroupReader(Consumer):
         self._topic = topic
         self._group = group
         self._instance = instance
+        self._comes_back = instance is not None
+        self._is_fenced = False
         self._bridge = ListenerBridge(topic, listener)
         super().__init__(
             connection,
@@ -71,7 +73,12 @@ class KafkaGroupReader(Consumer):
         self._coordinator = self._consumer._coordinator  # noqa: SLF001  (what needs it says why)
         self._bridge.connect(self._consumer, self._network)
         self._consumer.subscribe([topic], listener=self._bridge)
-        self._learn_partitions()
+        try:
+            self._learn_partitions()
+        except BaseException:
+            # The consumer's threads and connections would outlive it.
+            self._consumer.close(autocommit=False, timeout_ms=0)
+            raise
 
     def poll(self, timeout: float, max_records: int = 500) -> Sequence[Record]:
         """Take part in the group, and wait up to `timeout` seconds for records of what this member holds."""
@@ -82,9 +89,13 @@ class KafkaGroupReader(Consumer):
         """Take part in the group without reading; see `GroupReader.attend`."""
         with self._bridge.failures(), self._connection.errors("take part in the group"):
             self._raise_fenced()
-            self._finish_join()
-            self._coordinator.poll(timeout_ms=0)
+            try:
+                self._finish_join()
+                self._coordinator.poll(timeout_ms=0)
+            except FencedInstanceIdError as error:
+                raise self._fenced() from error
             self._bridge.settle([])
+            self._share_anew()
 
     def seek(self, partition: int, offset: int) -> None:
         """Read a partition that this member holds from `offset` on."""
@@ -130,6 +141,7 @@ class KafkaGroupReader(Consumer):
             polled = super().polled(0 if joining else timeout_ms, max_records)
         except FencedInstanceIdError as error:
             raise self._fenced() from error
+        self._share_anew()
         if polled or not self._reads_while_joining:
             return polled
         wait_ms = timeout_ms if joining else 0
@@ -142,6 +154,16 @@ class KafkaGroupReader(Consumer):
     @property
     def _reads_while_joining(self) -> bool:
         return bool(self._bridge.held) and self._consumer.group_metadata().state is MemberState.REBALANCING
+
+    def _share_anew(self) -> None:
+        """Have the group shared out once more after an instance has come back.
+
+        The broker gives it what its name had, and tells nobody. What its predecessor had given up, and died before the
+        round in which others are given it, would be nobody's until the group changes for another reason.
+        """
+        if self._comes_back and self._consumer.group_metadata().state is MemberState.STABLE:
+            self._comes_back = False
+            self._coordinator.request_rejoin()
 
     def _learn_partitions(self) -> None:
         """Wait for the topic's description: a member that leads the group without it would give nobody anything."""
@@ -176,12 +198,15 @@ class KafkaGroupReader(Consumer):
 
     def _raise_fenced(self) -> None:
         """Raise where another member has come under this one's name, upon which kafka-python only falls silent."""
+        if self._is_fenced:
+            raise self._fenced()
         if self._instance is None or self._consumer.group_metadata().state is not MemberState.STABLE:
             return
         if not self._coordinator._heartbeat_enabled:  # noqa: SLF001  (nothing public tells)
             raise self._fenced()
 
     def _fenced(self) -> FatalError:
+        self._is_fenced = True
         return FatalError(
             f"group {self._group!r} of topic {self._topic!r}: another member has joined as instance "
             f"{self._instance!r}, so this one is out: give each member a name of its own"
