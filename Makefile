@@ -3,6 +3,8 @@
 PYTHON ?= python3
 DURATION ?= 60
 PYTEST_ARGS ?=
+# Each worker has a broker of its own.
+PARALLEL := --numprocesses auto --maxprocesses 4 --dist worksteal
 
 VENV := .venv
 BIN := $(VENV)/bin
@@ -23,7 +25,7 @@ run: $(STAMPS)/local ## run the whole pipeline for DURATION=60 seconds, kill par
 	@$(BIN)/python -m deploy.local.run --duration $(DURATION)
 
 test: $(STAMPS)/dev ## run all tests; PYTEST_ARGS="-k name" chooses
-	@$(UV_SETTINGS); exec $(BIN)/python -m pytest $(PYTEST_ARGS)
+	@$(UV_SETTINGS); exec $(BIN)/python -m pytest $(PARALLEL) $(PYTEST_ARGS)
 
 chaos: $(STAMPS)/dev ## break everything, at random and step by step, and audit what is left; an hour
 	@$(UV_SETTINGS); exec $(BIN)/python -m pytest -m chaos $(PYTEST_ARGS)

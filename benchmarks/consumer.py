@@ -15,6 +15,7 @@ from penstock_consumers.store import commits
 from penstock_consumers.store.bucket import open_bucket
 from penstock_consumers.store.commits import Limits
 from penstock_consumers.store.replay_store import ReplayStore
+from penstock_consumers.upkeep import Upkeep, UpkeepSettings
 from penstock_consumers.worker import Cadence, Worker
 from penstock_schemas.log.memory import MemoryLog
 from penstock_schemas.messages import decode, encode_begin, encode_chunks
@@ -32,7 +33,7 @@ if TYPE_CHECKING:
 _RECORDED_STEPS = 2_000_000
 _PRODUCERS = 6
 _ROUNDS = 5
-_LEAST = 2_000_000
+_LEAST = 3_000_000
 _DEAD_LETTERS = f"{TOPIC}.dead-letter"
 
 
@@ -94,10 +95,12 @@ def _consume(log: Log, topic: str, folder: Path) -> float:
         _DEAD_LETTERS,
         group=f"bench-{folder.name}",
         limits=Limits(),
-        cadence=Cadence(),
+        # As a pod's: calls of the store beside the member that takes part in its group, and upkeep.
+        cadence=Cadence(revoke_seconds=5.0),
         metrics=ConsumerMetrics(CollectorRegistry()),
         clock=time.monotonic,
         wall=time.time,
+        upkeep=Upkeep(bucket, UpkeepSettings()),
     )
     reader = log.reader()
     end = reader.bounds(topic, 0)[1]

@@ -44,6 +44,13 @@ REGISTRY_HOSTS = (
     r"conda\.anaconda\.org",
 )
 
+PAGES = [
+    *("README.md", "ARCHITECTURE.md", "CONTRIBUTING.md"),
+    *sorted(page.relative_to(ROOT).as_posix() for page in (ROOT / "docs").glob("*.md")),
+]
+# Stands in a page for what it leaves out of a name.
+GAP = "…"
+
 
 def imports(tree: ast.AST) -> Iterator[str]:
     """Every import as a dotted name, inside functions and for type checkers only too."""
@@ -92,6 +99,18 @@ def named_paths(page: str) -> Iterator[str]:
         inside = "/" in word and word.partition("/")[0] in folders
         if inside or re.search(r"\w\.(py|toml|xml|ya?ml|md)$", word):
             yield word
+
+
+def named_tests(page: str) -> list[str]:
+    """The tests that a page's tables name, in part and without `test_`."""
+    rows = "\n".join(re.findall(r"^\|.*\|$", page, re.MULTILINE))
+    return [word for word in re.findall(r"`([\w…]+)`", rows) if GAP in word]
+
+
+def is_a_test(name: str, sources: str) -> bool:
+    """Whether a source defines a test of this name; a gap stands for anything."""
+    pattern = name.replace(GAP, r"\w*")
+    return re.search(rf"\bdef test_{pattern}\(", sources) is not None
 
 
 def exists(path: str, files: list[str]) -> bool:
@@ -151,7 +170,7 @@ def test_every_exemption_from_a_check_has_its_reason() -> None:
     assert not bare, "\n".join(bare)
 
 
-@pytest.mark.parametrize("page", ["README.md", "ARCHITECTURE.md", "CONTRIBUTING.md"])
+@pytest.mark.parametrize("page", PAGES)
 def test_a_page_names_only_paths_that_exist(page: str) -> None:
     assert (ROOT / page).stat().st_size > 0
     files = tracked()
@@ -166,3 +185,17 @@ def test_a_path_that_is_gone_is_seen() -> None:
         "deploy/gone",
         "gone.py",
     ]
+
+
+def test_a_page_of_promises_names_only_tests_that_exist() -> None:
+    sources = "\n".join((ROOT / name).read_text() for name in tracked() if re.search(r"\btest_\w+\.py$", name))
+    named = named_tests((ROOT / "docs" / "exactly-once.md").read_text())
+    assert len(named) > 15
+    assert [name for name in named if not is_a_test(name, sources)] == []
+
+
+def test_a_test_that_is_gone_is_seen() -> None:
+    page = "`running…`\n| a promise | `a_late_put…`, `…of_others…`; `test_x.py`: `gone…`, `whole` |\n"
+    assert named_tests(page) == ["a_late_put…", "…of_others…", "gone…"]
+    source = "def test_a_late_put_of_others_is_refused() -> None:"
+    assert [name for name in named_tests(page) if not is_a_test(name, source)] == ["gone…"]

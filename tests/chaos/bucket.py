@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import random
 import resource
+import threading
 import time
 from contextlib import contextmanager, suppress
 from enum import StrEnum
@@ -23,6 +24,8 @@ if TYPE_CHECKING:
 
 _SLOW_SECONDS = (0.2, 1.5)
 _FULL_AT_BYTES = 512
+# The limit on files is the whole process's: of two threads that set it, the last would put back the other's for good.
+_LIMITING = threading.Lock()
 
 
 class Trouble(StrEnum):
@@ -67,11 +70,6 @@ class TroubledBucket(WrappedBucket):
             case _:
                 pass
         return operation(*arguments)
-
-    def __getattr__(self, name: str) -> Any:
-        # What a bucket can do beside what `WrappedBucket` knows.
-        operation = getattr(self.inner, name)
-        return lambda *arguments: self.operate(operation, *arguments)
 
     def create(self, name: str, data: bytes) -> bool:
         """Create an object; where it is a commit, that may go wrong in more ways."""
@@ -125,9 +123,10 @@ def injected(control: Path) -> Path:
 @contextmanager
 def _limited_files() -> Iterator[None]:
     """Let files grow to a few bytes only: writes behind that fail, as on a full disk, without being root."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (_FULL_AT_BYTES, hard))
-    try:
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    with _LIMITING:
+        soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (_FULL_AT_BYTES, hard))
+        try:
+            yield
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))

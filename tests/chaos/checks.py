@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+import signal
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -21,6 +23,16 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 _FEW = 20
+# The last one: asked to stop before it could listen.
+_CLEAN = {0, -signal.SIGTERM}
+_TOLD = 1
+# The errors that a schedule alone can bring about.
+_CAUSED = (
+    # An instance whose join the broker left unanswered joins again, and to the group that is another of its name.
+    re.compile(r"error: group '[^']+' of topic '[^']+': another member has joined as instance '[^']+', .*"),
+    # A producer that is to stop while the broker is away.
+    re.compile(r"error: the log did not take all within \S+ s after the stop: the rest is lost"),
+)
 
 
 def audited(
@@ -90,18 +102,36 @@ def _check(table: pa.Table, starts: dict[tuple[str, int], set[int]], found: list
             found.append(f"{producer}/{incarnation}/{env}/{episode} holds {own[step].tolist()} as step {step}")
 
 
+def bad_ends(log_file: Path, statuses: Sequence[int | None]) -> list[str]:
+    """How a pod's processes ended, by their exit statuses and their log, and should not have.
+
+    A process that ends with 1 tells why, and that must be what a schedule can cause.
+    """
+    name, lines = log_file.stem, _lines(log_file)
+    errors = [line for line in lines if line.startswith("error: ")]
+    raised = tracebacks(log_file)
+    found = [f"{name}: {line}" for line in errors if not any(caused.fullmatch(line) for caused in _CAUSED)]
+    if bad := [status for status in statuses if status not in {*_CLEAN, _TOLD}]:
+        found.append(f"{name} ended with {bad}; see {log_file}")
+    if list(statuses).count(_TOLD) > len(errors) + len(raised):
+        found.append(f"{name} ended with {_TOLD}, and did not tell why each time; see {log_file}")
+    return [*found, *raised]
+
+
 def tracebacks(log_file: Path) -> list[str]:
     """Errors that nobody raised on purpose, by the last line of each."""
-    if not log_file.exists():
-        return []
-    lines = log_file.read_text(errors="replace").splitlines()
     # The first line after a traceback that is not indented names the error.
     found = []
     inside = False
-    for line in lines:
+    for line in _lines(log_file):
         if line.startswith("Traceback (most recent call last)"):
             inside = True
         elif inside and not line.startswith(" "):
             inside = False
             found.append(f"{log_file.name}: {line}")
     return found
+
+
+def _lines(log_file: Path) -> list[str]:
+    """The lines of a log; none of a pod that was never started."""
+    return log_file.read_text(errors="replace").splitlines() if log_file.exists() else []

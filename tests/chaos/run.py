@@ -9,13 +9,14 @@ from __future__ import annotations
 import argparse
 import json
 import random
+import shlex
 import shutil
 import signal
 import sys
 import time
 from collections import Counter
 from contextlib import ExitStack, suppress
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, fields
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -50,8 +51,8 @@ _START_SECONDS = 180.0
 _THROUGH_SECONDS = 120.0
 _DRAIN_SECONDS = 90.0
 _LOOK_SECONDS = 0.2
-# The last one: asked to stop before it could listen.
-_CLEAN = {0, 1, -signal.SIGTERM}
+# What of a schedule is chosen; all else of it comes from these.
+_CHOSEN = ("seed", "seconds", "producers", "consumers", "extras", "kills")
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,8 +71,8 @@ class Outcome:
     """What a run has shown."""
 
     seed: int
-    planned: float
-    kills: int
+    again: str
+    """The command that repeats it."""
     phases: dict[str, float] = field(default_factory=dict)
     """How many seconds each took."""
     messages: int = 0
@@ -99,10 +100,10 @@ class Run:
         self._store = folder / "store"
         self._bucket = open_bucket(self._store)
         # Producers' names end in ordinals, so each has a partition of its own.
-        self._partitions = sum(name.startswith("producer-") for name in plan.faults)
+        self._partitions = plan.producers
         self._done: Counter[tuple[str, str]] = Counter()
         self._in_phase: tuple[str, float] | None = None
-        self.outcome = Outcome(plan.seed, plan.seconds, plan.kills)
+        self.outcome = Outcome(plan.seed, command(plan, load))
 
     def __call__(self) -> Outcome:
         """Start everything, let it be broken, let it settle, and audit what is left."""
@@ -244,11 +245,8 @@ class Run:
         noted = (line for name in pods for line in read_notes(injected(self._control(name))))
         outcome.troubles = dict(Counter(words[0] for words in noted))
         outcome.own_exits = {name: victim.own_exits for name, victim in pods.items() if victim.own_exits}
-        for name, victim in pods.items():
-            bad = [status for status in (*victim.own_exits, *victim.statuses) if status not in _CLEAN]
-            if bad:
-                outcome.findings.append(f"{name} ended with {bad}; see {victim.pod.log_file}")
-            outcome.findings += checks.tracebacks(victim.pod.log_file)
+        for victim in pods.values():
+            outcome.findings += checks.bad_ends(victim.pod.log_file, [*victim.own_exits, *victim.statuses])
 
     def _ends(self, log: KafkaLog) -> list[int]:
         reader = log.reader()
@@ -305,10 +303,35 @@ def told(outcome: Outcome, folder: Path) -> str:
     ]
     if outcome.ok:
         return "\n".join([*lines, "  0 missing, 0 duplicated, every value as it was sent"])
-    again = f"python -m tests.chaos.run --seed {outcome.seed}"
-    return "\n".join(
-        [*lines, *(f"  FOUND: {found}" for found in outcome.findings), f"  again: {again}; kept: {folder}"]
-    )
+    found = [f"  FOUND: {found}" for found in outcome.findings]
+    return "\n".join([*lines, *found, f"  again: {outcome.again}", f"  kept: {folder}"])
+
+
+def command(plan: Schedule, load: Load) -> str:
+    """Write the command that runs this schedule under this load, each of its options said."""
+    options = {**{name: getattr(plan, name) for name in _CHOSEN}, **asdict(load)}
+    said = (word for name, value in options.items() for word in (f"--{name.replace('_', '-')}", str(value)))
+    return shlex.join(["python", "-m", "tests.chaos.run", *said])
+
+
+def asked(argv: Sequence[str] | None) -> tuple[Schedule, Load, Path]:
+    """What a command line asks for: a schedule, a load, and the folder in which the run's is made."""
+    load = Load()
+    parser = argparse.ArgumentParser(prog="python -m tests.chaos.run", description=__doc__)
+    parser.add_argument("--seed", type=int, default=random.randrange(1 << 32), help="of the schedule")  # noqa: S311 - not for secrets
+    parser.add_argument("--seconds", type=float, default=60.0, help="of faults")
+    parser.add_argument("--producers", type=int, default=3, help="how many, each with a partition of its own")
+    parser.add_argument("--consumers", type=int, default=2, help="how many there are from the beginning")
+    parser.add_argument("--extras", type=int, default=1, help="consumers that are added and taken away")
+    parser.add_argument("--kills", type=int, default=1, help="SIGKILLs of each kind of process, at least")
+    parser.add_argument("--num-envs", type=int, default=load.num_envs, help="of each producer")
+    parser.add_argument("--fragment-steps", type=int, default=load.fragment_steps, help="of each env, in a message")
+    parser.add_argument("--pace", type=float, default=load.pace, help="seconds that a producer's step takes, at least")
+    parser.add_argument("--messages", type=int, default=load.messages, help="in the topic at the end, at least")
+    parser.add_argument("--folder", type=Path, default=Path("build/chaos"), help="where the run's folder is made")
+    words = parser.parse_args(argv)
+    plan = schedule.draw(**{name: getattr(words, name) for name in _CHOSEN})
+    return plan, Load(**{each.name: getattr(words, each.name) for each in fields(Load)}), words.folder
 
 
 def _ask_where_they_are(
@@ -342,20 +365,10 @@ def _counts(counts: Mapping[str, float]) -> str:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one schedule; 0 where nothing was found."""
-    parser = argparse.ArgumentParser(prog="python -m tests.chaos.run", description=__doc__)
-    parser.add_argument("--seed", type=int, default=random.randrange(1 << 32), help="of the schedule")  # noqa: S311 - not for secrets
-    parser.add_argument("--seconds", type=float, default=60.0, help="of faults")
-    parser.add_argument("--kills", type=int, default=1, help="SIGKILLs of each kind of process, at least")
-    parser.add_argument("--messages", type=int, default=0, help="in the topic at the end, at least")
-    parser.add_argument(
-        "--pace", type=float, default=Load().pace, help="seconds that a producer's step takes, at least"
-    )
-    parser.add_argument("--folder", type=Path, default=Path("build/chaos"), help="where the run's folder is made")
-    words = parser.parse_args(argv)
-    folder = words.folder / str(words.seed)
-    plan = schedule.draw(words.seed, words.seconds, kills=words.kills)
-    _say(f"seed {words.seed}")
-    outcome = run(plan, Load(pace=words.pace, messages=words.messages), folder)
+    plan, load, runs = asked(argv)
+    folder = runs / str(plan.seed)
+    _say(f"seed {plan.seed}")
+    outcome = run(plan, load, folder)
     _say(told(outcome, folder))
     return 0 if outcome.ok else 1
 

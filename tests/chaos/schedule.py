@@ -51,6 +51,9 @@ class Schedule:
 
     seed: int
     seconds: float
+    producers: int
+    consumers: int
+    extras: int
     kills: int
     faults: Mapping[str, Sequence[Fault]]
     ahead: Mapping[str, float]
@@ -105,6 +108,9 @@ def draw(
     return Schedule(
         seed,
         seconds,
+        producers,
+        consumers,
+        extras,
         kills,
         {name: _timeline(rng, seconds, *plan) for name, plan in plans.items()},
         {name: rng.choice(_AHEAD) for name in names},

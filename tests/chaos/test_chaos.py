@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 _SCHEDULES = 30
-_FIRST_SEED = int(os.environ.get("CHAOS_SEED", random.randrange(1 << 32)))  # noqa: S311 - not for secrets
+_FIRST_SEED = int(os.environ.get("PENSTOCK_CHAOS_SEED", random.randrange(1 << 32)))  # noqa: S311 - not for secrets
 
 
 def killed(outcome: Outcome) -> dict[str, int]:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
+import shlex
 from collections import Counter
 from itertools import pairwise
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pyarrow as pa
 import pytest
@@ -15,13 +16,11 @@ from penstock_consumers.store.folder import Folder
 from penstock_schemas.errors import StoreUnavailableError
 from penstock_schemas.log.memory import MemoryLog
 from tests.chaos.bucket import Trouble, TroubledBucket, injected, make_trouble
-from tests.chaos.checks import acknowledged, mixed_up_in, tracebacks
+from tests.chaos.checks import acknowledged, bad_ends, mixed_up_in, tracebacks
 from tests.chaos.notes import Notes, read_notes
 from tests.chaos.producer import NotingLog
-from tests.chaos.schedule import BROKER, Act, draw
-
-if TYPE_CHECKING:
-    from pathlib import Path
+from tests.chaos.run import Load, Outcome, asked, command, told
+from tests.chaos.schedule import BROKER, Act, Schedule, draw
 
 
 def test_a_seed_draws_the_same_schedule_again_and_another_one_another() -> None:
@@ -86,6 +85,49 @@ def test_a_traceback_in_a_log_is_found_by_its_error(tmp_path: Path) -> None:
     log = tmp_path / "consumer-0.log"
     log.write_text('INFO fine\nTraceback (most recent call last):\n  File "x"\nKeyError: 3\nINFO on\n')
     assert tracebacks(log) == ["consumer-0.log: KeyError: 3"]
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "error: segment segments/00000/x: its schema is not the store's",
+        "error: partition 0 at offset 9: 12 chunk rows were read, 11 are accounted for: nothing was committed",
+        "error: topic 'rollouts.chaos'-0: 60 of the last 100 messages are not valid, the last for: crc",
+    ],
+)
+def test_an_error_that_ends_a_process_is_found_unless_a_schedule_can_cause_it(line: str, tmp_path: Path) -> None:
+    log = tmp_path / "consumer-0.log"
+    fenced = "error: group 'g' of topic 't': another member has joined as instance 'consumer-0', so this one is out: x"
+    log.write_text(f"INFO fine\n{fenced}\nINFO on\nerror: the log did not take all within 20 s after the stop: ")
+    with log.open("a") as more:
+        more.write("the rest is lost\n")
+    assert bad_ends(log, [0, 1, 1]) == []
+    with log.open("a") as more:
+        more.write(f"{line}\n")
+    assert bad_ends(log, [0, 1, 1, 1]) == [f"consumer-0: {line}"]
+
+
+def test_an_end_without_a_reason_is_found(tmp_path: Path) -> None:
+    log = tmp_path / "producer-1.log"
+    assert bad_ends(log, []) == []
+    assert bad_ends(log, [1]) == [f"producer-1 ended with 1, and did not tell why each time; see {log}"]
+    assert bad_ends(log, [0, 2, None]) == [f"producer-1 ended with [2, None]; see {log}"]
+
+
+@pytest.mark.parametrize(
+    ("plan", "load"),
+    [
+        (draw(7, 20.0, producers=2, consumers=2, extras=0), Load()),
+        (draw(8, 60.0), Load()),
+        (draw(9, 180.0, kills=3), Load(num_envs=4, fragment_steps=2, pace=0.0, messages=100_000)),
+    ],
+)
+def test_the_command_that_a_finding_prints_repeats_its_run(plan: Schedule, load: Load) -> None:
+    text = told(Outcome(plan.seed, command(plan, load), findings=["something"]), Path("kept"))
+    (line,) = (line for line in text.splitlines() if line.startswith("  again: "))
+    words = shlex.split(line)
+    assert words[:4] == ["again:", "python", "-m", "tests.chaos.run"]
+    assert asked(words[4:])[:2] == (plan, load)
 
 
 def episodes(*observations: list[list[int]]) -> pa.Table:

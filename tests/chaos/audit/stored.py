@@ -21,8 +21,6 @@ _COMMIT = re.compile(r"commits/(\d{5,})/(?:\d{9,}/)?(\d{12,})\.json")
 _FULL_EVERY = 100
 _KINDS = ("segments", "open")
 _MODULUS = 1 << 64
-# The columns of an open segment that say where a row came from.
-PROVENANCE = ("producer", "incarnation", "offset", "timestamp_ms")
 _NOT_VALUES = {"chunk_first_step", "policy_version", "policy_digest", "exploration"}
 _RANGES = ("closed_offset", "closed_ms", "length", "return", "policy_version")
 

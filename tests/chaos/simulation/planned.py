@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import random
+from contextlib import ExitStack
 from typing import TYPE_CHECKING
+from unittest.mock import patch
 
 from penstock_consumers.store.commits import Limits
+from penstock_consumers.upkeep import upkeep as upkeep_module
 from penstock_schemas.chunks import Ends
 from tests.chaos.simulation.actors import Pod
 from tests.chaos.simulation.stage import Actor, Fault, Kind
@@ -22,6 +25,11 @@ _LATE_STEPS = 40
 _SESSION_STEPS = 10
 _LONG_SECONDS = 10.0
 _PAUSE_STEPS = 60
+# The second is as long as what is kept, so the first is retired; then eight segments are joined, and live to the end:
+# what is retired in the end could be lost before, and nobody would see it.
+_LENGTHS = (1, 8, *[1] * 10)
+_RETAIN_STEPS = 8
+_COLLECT_EVERY = 4
 
 
 class PlannedDirector:
@@ -29,9 +37,10 @@ class PlannedDirector:
 
     world: World
 
-    def __init__(self, plan: Mapping[int, Fault], *, turns: int) -> None:
+    def __init__(self, plan: Mapping[int, Fault], *, turns: int, most_records: int) -> None:
         self._plan = plan
         self._turns = turns
+        self._most_records = most_records
         self._on = 0
         self._late_since: int | None = None
         self.operations: list[tuple[str, Kind, str]] = []
@@ -66,7 +75,7 @@ class PlannedDirector:
         world.finished = world.finished or world.quiet()
 
     def most_records(self) -> int:
-        return 3
+        return self._most_records
 
     def hides(self) -> int:
         return 0
@@ -82,25 +91,49 @@ class PlannedDirector:
 
 
 def play(
-    plan: Mapping[int, Fault], *, workers: int, turns: int = 1, short: bool = False, beside: bool = False
+    plan: Mapping[int, Fault],
+    *,
+    workers: int,
+    turns: int = 1,
+    short: bool = False,
+    beside: bool = False,
+    upkeep: bool = False,
 ) -> tuple[Outcome, list[tuple[str, Kind, str]]]:
     """Play the script with the faults of a plan, by the number of the operation; give the operations too.
 
-    With `beside`, workers call the store in threads of their own.
+    With `beside`, workers call the store in threads of their own. With `upkeep`, the script is one of many episodes,
+    and workers join, retire and collect in every turn.
     """
     told = repr({at: str(fault) for at, fault in plan.items()})
-    with repeatable(told):
-        director = PlannedDirector(plan, turns=turns)
+    with repeatable(told), ExitStack() as opened:
+        director = PlannedDirector(plan, turns=turns, most_records=1 if upkeep else 3)
         world = World(director, partitions=min(workers, 2), most_steps=_MOST_STEPS, pause_steps=_PAUSE_STEPS)
         director.world = world
         world.commit_seconds = 0.0
         world.revoke_seconds = 5.0 if beside else None
+        if upkeep:
+            world.upkeep_seconds = world.collect_seconds = 0.0
+            world.retain_steps = _RETAIN_STEPS * world.partitions
+            # Collected every hundred commits, no script that is swept would ever be.
+            opened.enter_context(patch.object(upkeep_module, "COLLECT_EVERY", _COLLECT_EVERY))
         for partition in range(world.partitions):
-            _script(world, partition, short=short)
+            if upkeep:
+                _many_episodes(world, partition)
+            else:
+                _script(world, partition, short=short)
         for number in range(workers):
             world.add_pod(Pod(world, number, random.Random(number)))  # noqa: S311  (to be repeated)
-        repeat = f"play({told}, workers={workers}, turns={turns}, short={short}, beside={beside})"
+        repeat = f"play({told}, workers={workers}, turns={turns}, short={short}, beside={beside}, upkeep={upkeep})"
         return world.play(repeat, {_IDLE_MS}), director.operations
+
+
+def _many_episodes(world: World, partition: int) -> None:
+    """Beside one episode that stays open, many that end where they begin: each message gives a segment."""
+    producer = ScriptedProducer(world.log, f"producer-{partition}", partition)
+    producer.begin()
+    producer.send(Row(1, 0, 0, 0, 1))
+    for episode, length in enumerate(_LENGTHS):
+        producer.send(Row(0, episode, 0, 0, length, Ends.TERMINATED))
 
 
 def _script(world: World, partition: int, *, short: bool) -> None:

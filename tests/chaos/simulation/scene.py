@@ -28,7 +28,7 @@ from tests.consumers.messages import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable
 
     from penstock_consumers.store.bucket import Bucket
     from penstock_consumers.store.commits import Commit
@@ -50,9 +50,6 @@ class StubbornBucket(WrappedBucket):
         if name.startswith("commits/") and self.befalls:
             return self.befalls.pop(0)(name, data)
         return self.inner.create(name, data)
-
-    def leftovers(self, prefix: str = "") -> Iterable[tuple[str, float]]:
-        return self.inner.leftovers(prefix)
 
     def times_out(self, name: str, data: bytes) -> bool:
         """The request is under way still, though its caller no longer waits."""
