@@ -128,11 +128,18 @@ def test_what_an_instance_gave_up_before_it_died_is_given_to_another(log: KafkaL
     dying = log.group(topic, "died", first, instance="one")
     with closing(log.group(topic, "died", other, instance="other")) as second:
         poll_until(lambda: len(first.held) == 4, dying)
-        dies = threading.Thread(target=poll_until, args=(first.buried.is_set, dying), daemon=True)
+
+        def die() -> None:
+            with suppress(FatalError):
+                poll_until(first.buried.is_set, dying)
+
+        dies = threading.Thread(target=die)
         dies.start()
-        poll_until(lambda: len(first.held) == 2, second)
-        with closing(log.group(topic, "died", again, instance="one")) as one:
-            poll_until(lambda: (len(again.held), again.held | other.held) == (2, set(range(4))), one, second)
+        try:
+            poll_until(lambda: len(first.held) == 2, second)
+            with closing(log.group(topic, "died", again, instance="one")) as one:
+                poll_until(lambda: (len(again.held), again.held | other.held) == (2, set(range(4))), one, second)
+        finally:
             first.buried.set()
             dies.join()
             with suppress(FatalError):
