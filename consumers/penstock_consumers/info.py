@@ -7,12 +7,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from penstock_consumers.cli.table import table
 from penstock_consumers.replay import snapshot
 from penstock_consumers.store import commits, segments
 from penstock_schemas.chunks import Ends, fixed
 from penstock_schemas.columns import list_offsets
-from penstock_schemas.spaces import Dict, Discrete, Text, Tuple, space_from_json
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -20,7 +18,6 @@ if TYPE_CHECKING:
 
     from penstock_consumers.store.bucket import Bucket
     from penstock_consumers.store.commits import Commit, Live
-    from penstock_schemas.spaces import Space
 
 # How many values a byte has.
 _BYTES = 256
@@ -45,7 +42,7 @@ def describe(bucket: Bucket) -> dict[str, Any]:
     are the sums over the partitions. Raises `StoreError` where there is no store.
     """
     spec = snapshot.existing(bucket).spec
-    found = [commit for number in commits.partitions(bucket) if (commit := commits.newest(bucket, number))]
+    found = list(commits.newest_of_each(bucket))
     partitions = [(commit, commits.live_at(bucket, commit)) for commit in found]
     ends = np.zeros(_BYTES, np.int64)
     policies: dict[int, NDArray[np.float64]] = {}
@@ -81,36 +78,6 @@ def describe(bucket: Bucket) -> dict[str, Any]:
     }
 
 
-def format_info(info: dict[str, Any]) -> str:
-    """Lay out what `describe` answers as text for a person."""
-    extras, infos = (", ".join(column["name"] for column in info[name]) or "none" for name in ("extras", "infos"))
-    retired = info["retired"]
-    ends = ", ".join(f"{count:,} {name.replace('_', ' ')}" for name, count in info["ends"].items() if count)
-    return "\n".join(
-        [
-            f"store        {info['store']}",
-            f"stream       {info['stream']}",
-            f"env          {_inline(info['env'])}",
-            f"policy       {_inline(info['policy'])}",
-            f"observation  {_space(space_from_json(info['observation']))}",
-            f"action       {_space(space_from_json(info['action']))}",
-            f"reward       {info['reward']}",
-            f"extras       {extras}",
-            f"infos        {infos}",
-            f"steps        {info['steps']:,}",
-            f"episodes     {info['episodes']:,}{f' ({ends})' if ends else ''}",
-            *(
-                [f"retired      {retired['episodes']:,} episodes, {retired['steps']:,} steps"]
-                if retired["steps"]
-                else []
-            ),
-            *_below(table(info["partitions"])),
-            *_below(table(info["policies"])),
-            *_below(table([{"counter": name, "count": count} for name, count in info["counters"].items()])),
-        ]
-    )
-
-
 def _partition(commit: Commit, live: Live) -> dict[str, Any]:
     return {
         "partition": commit.partition,
@@ -135,25 +102,3 @@ def _count_policies(batch: pa.RecordBatch, policies: dict[int, NDArray[np.float6
     sums = [np.bincount(index, fixed(batch, name)[whole], len(versions)) for name in ("return", "length")]
     for version, added in zip(versions.tolist(), np.stack([count, *sums], axis=1), strict=True):
         policies[version] = policies.get(version, np.zeros(3)) + added
-
-
-def _space(space: Space) -> str:
-    match space:
-        case Dict():
-            return f"Dict({', '.join(f'{key}: {_space(inner)}' for key, inner in space.spaces)})"
-        case Tuple():
-            return f"Tuple({', '.join(map(_space, space.spaces))})"
-        case Discrete():
-            return f"Discrete(n={space.n}, start={space.start})"
-        case Text():
-            return f"Text(at most {space.max_length} characters)"
-        case _:
-            return f"{type(space).__name__}({', '.join(map(str, space.shape))}) {space.dtype}"
-
-
-def _inline(described: dict[str, Any]) -> str:
-    return ", ".join(f"{name}={value}" for name, value in described.items()) or "not described"
-
-
-def _below(lines: list[str]) -> list[str]:
-    return ["", *lines] if lines else []

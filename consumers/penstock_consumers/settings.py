@@ -7,6 +7,7 @@ from typing import Annotated, TypeAlias
 from pydantic import Field
 from pydantic_settings import SettingsConfigDict
 
+from penstock_consumers.upkeep.upkeep import MOST_COMPACT_BYTES
 from penstock_schemas.messages import MAX_MESSAGE_BYTES, MAX_RAW_BYTES
 from penstock_schemas.service import ServiceSettings
 
@@ -56,7 +57,7 @@ class ConsumerSettings(ServiceSettings):
     upkeep_seconds: PositiveSeconds = 10.0
     """How often a partition is compacted, retired and collected, at most."""
 
-    compact_bytes: Annotated[int, Field(ge=1, le=1 << 30)] = 128 << 20
+    compact_bytes: Annotated[int, Field(ge=1, le=MOST_COMPACT_BYTES)] = 128 << 20
     """Up to which size small segments are joined; 1 GiB at most."""
 
     collect_seconds: Annotated[float, Field(ge=0)] = 3600.0

@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING
 import pytest
 from prometheus_client import CollectorRegistry
 
-from penstock_consumers.info import describe, format_info
+from penstock_consumers.cli.info import format_info
+from penstock_consumers.info import describe
 from penstock_consumers.metrics import ConsumerMetrics
 from penstock_consumers.store import layout
 from penstock_consumers.store.bucket import open_bucket

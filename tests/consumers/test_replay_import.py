@@ -28,7 +28,8 @@ except ModuleNotFoundError:
 else:
     sys.exit("torch is not blocked")
 
-from penstock_consumers.info import describe, format_info
+from penstock_consumers.cli.info import format_info
+from penstock_consumers.info import describe
 from penstock_consumers.replay import Replay, normalization, observed
 from penstock_consumers.store.bucket import open_bucket
 

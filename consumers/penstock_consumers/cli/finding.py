@@ -33,7 +33,7 @@ def find(bucket: Bucket, name: str) -> Episode:
     if len(words) != len(_KEY) or not all(word.isdecimal() for word in words):
         raise StoreError(f"no episode {name!r}: an id is producer/incarnation/env/episode, as `ls` lists it")
     key = tuple(map(int, words))
-    found = [commit for number in commits.partitions(bucket) if (commit := commits.newest(bucket, number))]
+    found = list(commits.newest_of_each(bucket))
     for commit in found:
         for entry in commits.live_at(bucket, commit).segments:
             # No episode ends before its incarnation began.

@@ -70,8 +70,7 @@ def newest(bucket: Bucket, spec: StreamSpec, wanted: Wanted, limit: int) -> list
 def _newest(bucket: Bucket, spec: StreamSpec, wanted: Wanted, limit: int) -> Iterator[dict[str, Any]]:
     entries = [
         entry
-        for number in commits.partitions(bucket)
-        if (commit := commits.newest(bucket, number))
+        for commit in commits.newest_of_each(bucket)
         for entry in commits.live_at(bucket, commit).segments
         if wanted.may_be_in(entry)
     ]

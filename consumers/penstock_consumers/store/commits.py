@@ -18,7 +18,7 @@ from penstock_schemas.errors import CorruptStoreError, FencedError, StoreFormatE
 from penstock_schemas.messages import MAX_MESSAGE_BYTES, MAX_RAW_BYTES
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
     from penstock_consumers.store.bucket import Bucket
 
@@ -224,6 +224,12 @@ def partitions(bucket: Bucket) -> list[int]:
     """Name the partitions that have commits, as a listing shows them."""
     found = map(layout.partition_folder, bucket.folders(layout.COMMITS))
     return sorted(partition for partition in found if partition is not None)
+
+
+def newest_of_each(bucket: Bucket) -> Iterator[Commit]:
+    """Find the newest commit of each partition that has one, in the order of partitions."""
+    found = (newest(bucket, partition) for partition in partitions(bucket))
+    return (commit for commit in found if commit is not None)
 
 
 def read(bucket: Bucket, partition: int, number: int) -> Commit:

@@ -132,7 +132,22 @@ def read(bucket: Bucket, entry: SegmentEntry, schema: pa.Schema) -> pa.RecordBat
     Raises `CorruptStoreError` where it is missing or not as written.
     """
     try:
+        return _parsed(entry, bucket.read(entry.name), schema)
+    except OSError as error:
+        raise _unreadable(entry, error) from error
+
+
+def read_intact(bucket: Bucket, entry: SegmentEntry, schema: pa.Schema) -> pa.RecordBatch | None:
+    """Read a segment as `read` does; None where its bytes are not those that were written."""
+    try:
         data = bucket.read(entry.name)
+    except FileNotFoundError:
+        return None
+    return _parsed(entry, data, schema) if zlib.crc32(data) == entry.crc32 else None
+
+
+def _parsed(entry: SegmentEntry, data: pa.Buffer, schema: pa.Schema) -> pa.RecordBatch:
+    try:
         with pa.ipc.open_file(data) as reader:
             batches = [reader.get_batch(number) for number in range(reader.num_record_batches)]
             # What is joined is copied.

@@ -105,12 +105,10 @@ def _path(bucket: Bucket, name: str) -> str:
 
 
 def _newest(bucket: Bucket) -> dict[int, Held]:
-    found = {number: commits.newest(bucket, number) for number in commits.partitions(bucket)}
     return {
         # What is open no reader opens, and it changes with every commit.
-        number: Held(commit.number, Live(commits.live_at(bucket, commit).segments))
-        for number, commit in found.items()
-        if commit is not None
+        commit.partition: Held(commit.number, Live(commits.live_at(bucket, commit).segments))
+        for commit in commits.newest_of_each(bucket)
     }
 
 

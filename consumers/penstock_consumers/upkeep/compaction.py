@@ -43,10 +43,11 @@ def compact(bucket: Bucket, partition: Rewritable, compact_bytes: int, apart: se
     """
     newest = partition.commit_found
     while newest and (joined := plan(partition.live.segments, compact_bytes, apart=apart)):
-        damaged = [entry.name for entry in joined if not segments.intact(bucket, entry)]
+        schema = segments.episode_schema(existing(bucket).spec)
+        read = {entry.name: segments.read_intact(bucket, entry, schema) for entry in joined}
+        damaged = [name for name, batch in read.items() if batch is None]
         if not damaged:
-            schema = segments.episode_schema(existing(bucket).spec)
-            entry = join(bucket, layout.segment(partition.partition, newest.number + 1), joined, schema)
+            entry = join(bucket, layout.segment(partition.partition, newest.number + 1), joined, list(read.values()))
             partition.rewrite(added=[entry], removed=[entry.name for entry in joined])
             return True
         apart.update(damaged)
@@ -78,10 +79,9 @@ def size_class(entry: SegmentEntry, compact_bytes: int) -> int:
     return max(CLASSES - 1 - (times.bit_length() - 1) // _CLASS_BITS, 0)
 
 
-def join(bucket: Bucket, name: str, joined: Sequence[SegmentEntry], schema: pa.Schema) -> SegmentEntry:
-    """Write the episodes of segments into one, durable when this returns; all lies in memory meanwhile."""
-    batch = pa.concat_batches([segments.read(bucket, entry, schema) for entry in joined])
-    entry = segments.write_episodes(bucket, name, batch)
+def join(bucket: Bucket, name: str, joined: Sequence[SegmentEntry], batches: Sequence[pa.RecordBatch]) -> SegmentEntry:
+    """Write the episodes of segments, as they were read, into one, durable when this returns."""
+    entry = segments.write_episodes(bucket, name, pa.concat_batches(batches))
     held, wanted = Retired().plus(entry), reduce(Retired.plus, joined, Retired())
     if held != wanted:
         raise CorruptStoreError(

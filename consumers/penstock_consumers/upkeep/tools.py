@@ -53,8 +53,7 @@ def retain(bucket: Bucket, limits: Retention) -> Retired:
 
 def gc(bucket: Bucket, collect_seconds: float) -> int:
     """Delete what no reader of the last `collect_seconds` of the storage's clock can need; give how many objects."""
-    newest = (commits.newest(bucket, number) for number in commits.partitions(bucket))
-    return sum(collection.collect(bucket, commit, collect_seconds) for commit in newest if commit is not None)
+    return sum(collection.collect(bucket, commit, collect_seconds) for commit in commits.newest_of_each(bucket))
 
 
 def _at_head(bucket: Bucket, number: int, step: Callable[[Head], T]) -> T:
