@@ -34,7 +34,6 @@ if TYPE_CHECKING:
     from penstock_schemas.stream import StreamSpec
 
 ZOO = "tests.consumers.rolled"
-POLICIES = f"policies.{STREAM}"
 PRODUCER = "a/pod-0"
 OBSERVATIONS: dict[str, spaces.Space[Any]] = {
     "vector": spaces.Box(-np.inf, np.inf, (4,), np.float32),
@@ -178,10 +177,9 @@ def rolled(
             rng=rng,
         )
         log = MemoryLog(clock=Clock())
-        for topic in (TOPIC, POLICIES):
-            log.create(topic)
+        log.create(TOPIC)
         bucket = open_bucket(folder)
-        publisher = PolicyPublisher(log.appender(), POLICIES, bucket)
+        publisher = PolicyPublisher(STREAM, store=bucket, log=log)
         incarnation = append(log, encode_begin(spec, PRODUCER, "start"), PRODUCER).offset
         rollout = Rollout(
             env,
@@ -198,7 +196,7 @@ def rolled(
         waiting = list(settings) if isinstance(acting, TorchPolicy) else []
         for fragment in range(fragments):
             if fragment % 3 == 2 and waiting:
-                acting.load(publisher.publish(changed(acting._weights(), rng), waiting.pop(0)))
+                acting.load(publisher.publish(changed(acting._weights(), rng), **waiting.pop(0)))
             if exploration:
                 acting.exploration = exploration[fragment % len(exploration)]
             for batch in rollout.fragment().batches:

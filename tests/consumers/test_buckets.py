@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from penstock_consumers.store.bucket import create_once, open_bucket
+from penstock_consumers.store.bucket import create_once, is_remote, open_bucket
 from penstock_schemas.errors import StoreError, StoreUnavailableError
 from tests.consumers.messages import WrappedBucket
 from tests.consumers.s3 import PAGE
@@ -233,6 +233,13 @@ def test_an_unknown_kind_of_url_is_refused_without_its_secrets() -> None:
     assert refused.value.__suppress_context__
     with pytest.raises(StoreError, match=r"cannot be opened: .*Unable to recognise URL"):
         open_bucket("nonsense://host/path")
+
+
+def test_what_is_remote(tmp_path: Path) -> None:
+    near = (str(tmp_path), tmp_path.as_uri(), "memory://")
+    far = ("s3://bucket/store", "gs://bucket/store", "az://account/container/store")
+    assert [is_remote(open_bucket(url)) for url in near] == [False] * 3
+    assert all(is_remote(open_bucket(url)) for url in far[:1])
 
 
 def test_a_buckets_name_holds_no_secrets() -> None:

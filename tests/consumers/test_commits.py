@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
     from penstock_consumers.store.bucket import Bucket
 
-RANGES = Ranges((1, 2), (3, 4), (5, 6), (-1.5, 2.5), (7, 8))
+RANGES = Ranges((1, 2), (3, 4), (5, 6), (-1.5, 2.5), (7, 8), (1, 4), ("a", "b"), {"m": (0.5, 1.5)})
 FULL = Commit(
     partition=3,
     number=200,

@@ -34,7 +34,7 @@ MOST = 128 << 20
 def entry(at: int, size: int, *, last: int | None = None) -> SegmentEntry:
     """A segment of one commit, number `at`, or of those up to `last`."""
     span = (at, at if last is None else last)
-    ranges = Ranges(span, span, (1, 1), (0.0, 0.0), (0, 0))
+    ranges = Ranges(span, span, (1, 1), (0.0, 0.0), (0, 0), (1,), ("producer",), {})
     return SegmentEntry(f"segment-{span[0]}-{span[1]}", span[1] - span[0] + 1, 1, size, 0, ranges)
 
 
@@ -178,6 +178,10 @@ def test_joining_changes_no_episode(bucket: Bucket) -> None:
     for name in ("closed_offset", "closed_ms", "length", "return_", "policy_version"):
         spans = [getattr(part.ranges, name) for part in parts]
         assert getattr(joined.ranges, name) == (min(spans)[0], max(span[1] for span in spans))
+    for name in ("ends", "producers"):
+        assert getattr(joined.ranges, name) == tuple(
+            sorted({one for part in parts for one in getattr(part.ranges, name)})
+        )
     assert compact(bucket, MOST) == 0
 
 

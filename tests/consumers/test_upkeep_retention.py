@@ -21,7 +21,8 @@ if TYPE_CHECKING:
 
 
 def segment(at: int, *, steps: int = 10, size: int = 100, ms: int = 0, version: int = 0) -> SegmentEntry:
-    ranges = Ranges((at, at), (max(ms - 5, 0), ms), (1, 1), (0.0, 0.0), (max(version - 5, 0), version))
+    versions = (max(version - 5, 0), version)
+    ranges = Ranges((at, at), (max(ms - 5, 0), ms), (1, 1), (0.0, 0.0), versions, (1,), ("producer",), {})
     return SegmentEntry(f"segment-{at}", 1, steps, size, 0, ranges)
 
 

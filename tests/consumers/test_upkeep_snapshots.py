@@ -1,14 +1,16 @@
 from __future__ import annotations
 
 import json
+from itertools import islice
 from typing import TYPE_CHECKING
 
 import pytest
 
-from penstock_consumers.replay import Replay
+from penstock_consumers.replay import Replay, snapshot
 from penstock_consumers.store import commits, layout, snapshots
 from penstock_consumers.store.bucket import open_bucket
 from penstock_consumers.upkeep import Retention, compact, gc, retain
+from penstock_consumers.verify.quick import quick
 from penstock_schemas.errors import CorruptStoreError, StoreError, StoreFormatError
 from tests.consumers.messages import SPEC, WrappedBucket
 from tests.consumers.upkept import Meddled, Owned, live, newest
@@ -200,3 +202,59 @@ def test_commits_that_come_meanwhile_do_not_keep_a_snapshot_from_its_name(bucket
     snapshots.create(Busy(bucket), "busy")
     owned.step(5)
     assert Replay.open(bucket, snapshot="busy").steps
+
+
+def test_a_reader_names_exactly_what_it_reads(bucket: Bucket, owned: Owned) -> None:
+    replay = Replay.open(bucket)
+    before = ids(replay)
+    first = [batch["reward"].tolist() for batch in islice(replay.transitions(32, seed=5), 3)]
+    owned.step(3)
+    replay.name("paper-v1")
+    named = {number: of.commit for number, of in snapshots.load(bucket, "paper-v1").items()}
+    assert named == replay.snapshot == {0: 4, 1: 3}
+    owned.step(9)
+    compact(bucket, 10**6)
+    retain(bucket, Retention(steps=5))
+    owned.step(1)
+    gc(bucket, 0.0)
+    again = Replay.open(bucket, snapshot="paper-v1")
+    assert ids(again) == before
+    assert [batch["reward"].tolist() for batch in islice(again.transitions(32, seed=5), 3)] == first
+    assert quick(bucket).ok
+
+
+def test_what_was_joined_or_retired_meanwhile_gets_no_name(bucket: Bucket, owned: Owned) -> None:
+    """Its segments are there still, but a collection that is under way may take them."""
+    for act in (lambda: compact(bucket, 10**6), lambda: retain(bucket, Retention(steps=5))):
+        owned.step(9)
+        taken = snapshot.take(bucket, SPEC)
+        act()
+        with pytest.raises(StoreError, match=r"named 'late' were joined or retired since they were read.*refresh\(\)"):
+            taken.hold("late")
+        assert snapshots.names(bucket) == []
+        again = snapshot.take(bucket, SPEC, taken)
+        again.hold("late")
+        snapshots.remove(bucket, "late")
+
+
+def test_what_is_joined_while_it_is_named_gets_no_name(bucket: Bucket, owned: Owned) -> None:
+    owned.step(9)
+    meddled = Meddled(bucket, "create", layout.SNAPSHOTS, lambda: compact(bucket, 10**6))
+    taken = snapshot.take(meddled, SPEC)
+    with pytest.raises(StoreError, match="were joined or retired"):
+        taken.hold("late")
+    assert snapshots.names(bucket) == []
+
+
+def test_a_reader_is_told_why_it_cannot_name_what_it_reads(bucket: Bucket, owned: Owned) -> None:
+    taken = snapshot.take(bucket, SPEC)
+    taken.hold("one")
+    with pytest.raises(StoreError, match="there is a snapshot 'one' already"):
+        taken.hold("one")
+    with pytest.raises(StoreError, match="is no name for a snapshot"):
+        taken.hold("a/b")
+    with pytest.raises(StoreError, match="what is read has a name already: 'one'"):
+        snapshot.named(bucket, SPEC, "one").hold("two")
+    with pytest.raises(StoreError, match="it has no commits yet, so there is nothing to name 'one'"):
+        snapshot.take(open_bucket("memory://"), SPEC).hold("one")
+    assert snapshots.names(bucket) == ["one"]

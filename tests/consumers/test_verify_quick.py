@@ -224,6 +224,8 @@ def test_what_an_entry_says_is_held_against_the_segment(bucket: Bucket) -> None:
         for name in ("closed_offset", "closed_ms", "length", "return_", "policy_version")
         for least, most in [getattr(entry.ranges, name)]
     ]
+    sets = ({"ends": (0,)}, {"producers": None}, {"producers": ()}, {"metrics": {"m": (0.0, 0.0)}})
+    ranges += [replace(entry.ranges, **each) for each in sets]
     kept = bucket.read(newest(bucket).name).to_pybytes()
     for changes in (*({"ranges": each} for each in ranges), {"keys": entry.keys ^ 1}, {"ranges": None}):
         altered(bucket, **changes)

@@ -8,7 +8,7 @@ import numpy as np
 
 from penstock_consumers.replay import snapshot
 from penstock_consumers.replay.episodes import named
-from penstock_consumers.replay.segment import Segment
+from penstock_consumers.replay.opening import Opener
 from penstock_consumers.replay.snapshot import Snapshot
 from penstock_consumers.store import commits, segments
 from penstock_schemas.chunks import fixed
@@ -39,7 +39,7 @@ def find(bucket: Bucket, name: str) -> Episode:
             # No episode ends before its incarnation began.
             if commits.ranges_of(entry).closed_offset[1] < key[0] or not _may_hold(bucket, entry, spec, key):
                 continue
-            one = Snapshot({}, (Segment.open(bucket, entry, spec),))
+            one = Snapshot({}, (entry,), Opener(bucket, spec))
             if (episode := named(one, spec, name)) is not None:
                 return episode
     open_steps = [steps for commit in found if (steps := _open_steps(commit, producer, key)) is not None]

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pyarrow as pa
 
+from penstock_consumers.replay.runs import Rank, Runs
 from penstock_consumers.store import layout, segments
 from penstock_schemas import chunks
-from penstock_schemas.chunks import Ends
 from penstock_schemas.columns import list_offsets, list_valid, list_values
 from penstock_schemas.errors import CorruptStoreError
 from penstock_schemas.spaces import leaves
@@ -18,7 +18,6 @@ from penstock_schemas.spaces import leaves
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from penstock_consumers.store.bucket import Bucket
     from penstock_consumers.store.commits import SegmentEntry
     from penstock_schemas.columns import Column
     from penstock_schemas.stream import StreamSpec
@@ -45,9 +44,9 @@ class Segment:
         self.exploration = _items(batch, "exploration")
 
     @classmethod
-    def open(cls, bucket: Bucket, entry: SegmentEntry, spec: StreamSpec) -> Segment:
-        """Open a segment; raises `CorruptStoreError` where it is missing or not as its commit names it."""
-        segment = cls(entry, segments.read(bucket, entry, segments.episode_schema(spec)), spec)
+    def open(cls, entry: SegmentEntry, data: pa.Buffer, spec: StreamSpec) -> Segment:
+        """Open a segment from its bytes; raises `CorruptStoreError` where they are not as its commit names them."""
+        segment = cls(entry, segments.parsed(entry, data, segments.episode_schema(spec)), spec)
         steps, observations = (len(segment.items(name)) for name in ("reward", spec.observation_columns[0].name))
         if steps != entry.steps or observations != steps + entry.rows:
             raise CorruptStoreError(
@@ -85,18 +84,37 @@ class Segment:
         return begins
 
     @cached_property
-    def terminated_at(self) -> NDArray[np.int64]:
-        """The step of the segment with which each chunk's episode terminated, or -1, shape (C,)."""
-        return self._last_step(Ends.TERMINATED)
+    def row_of(self) -> Rank:
+        """Finds the episode's row of steps of the segment."""
+        return Rank(self.step_offsets[:-1].astype(np.int64), self.entry.steps)
 
     @cached_property
-    def truncated_at(self) -> NDArray[np.int64]:
-        """The step of the segment with which each chunk's episode was truncated, or -1, shape (C,)."""
-        return self._last_step(Ends.TRUNCATED)
+    def chunk_of(self) -> Rank:
+        """Finds the chunk of steps of the segment."""
+        return Rank(self.chunk_start, self.entry.steps)
 
-    def _last_step(self, end: Ends) -> NDArray[np.int64]:
-        ended = (self.fixed("ends") & end) != 0
-        return np.where(ended, self.step_offsets[1:] - 1, -1).astype(np.int64)[self.chunk_episode]
+    @cached_property
+    def ends(self) -> NDArray[np.uint8]:
+        """How each episode ends, as the values of `Ends`, shape (E,)."""
+        return self.fixed("ends")
+
+    def ids(self, rows: NDArray[np.int64]) -> NDArray[np.object_]:
+        """Give the `Episode.id` of each of `rows`, an object array of str, shape (n,)."""
+        which, back = np.unique(rows, return_inverse=True)
+        producers = self.batch.column("producer").take(pa.array(which)).to_pylist()
+        numbers = (self.fixed(name)[which].tolist() for name in ("incarnation", "env", "episode"))
+        named = ["/".join(map(str, of)) for of in zip(producers, *numbers, strict=True)]
+        return np.array(named, np.object_)[back]
+
+    def by_chunk(self, runs: Runs) -> Runs:
+        """Cut runs where chunks begin."""
+        starts = self.chunk_start[self.chunk_start < self.entry.steps]
+        begin = np.unique(np.concatenate([runs.begin, starts]))
+        run = np.searchsorted(runs.begin, begin, side="right") - 1
+        inside = (run >= 0) & (begin < runs.end[run])
+        begin, run = begin[inside], run[inside]
+        end = np.minimum(runs.end[run], np.append(begin[1:], self.entry.steps))
+        return Runs(runs.row[run], begin, end)
 
 
 class Items:

@@ -4,25 +4,24 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
-from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from penstock_consumers.replay.segment import Segment
+from penstock_consumers.replay.opening import Opener
 from penstock_consumers.store import commits, layout, manifest, snapshots
 from penstock_schemas.errors import CorruptStoreError, StoreError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterator, Mapping
 
     from numpy.typing import NDArray
 
+    from penstock_consumers.replay.segment import Segment
     from penstock_consumers.store.bucket import Bucket
+    from penstock_consumers.store.cache import Cache
+    from penstock_consumers.store.commits import SegmentEntry
     from penstock_schemas.stream import StreamSpec
-
-# How often a snapshot is taken anew where what it needs is collected meanwhile.
-_TRIES = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,34 +34,106 @@ class Partition:
 
 @dataclass(frozen=True)
 class Snapshot:
-    """What a store held at one commit of each partition; never changes, all its segments are open."""
+    """What a store held at one commit of each partition; never changes. Its segments are opened when first read.
+
+    Attributes:
+        partitions: the commit of each, and what lives there.
+        entries: the segments as their commits name them, partition by partition and in log order there.
+        opener: opens them.
+        name: of a named snapshot.
+    """
 
     partitions: Mapping[int, Partition]
-    segments: tuple[Segment, ...]
+    entries: tuple[SegmentEntry, ...]
+    opener: Opener
+    name: str | None = None
+
+    def segment(self, number: int) -> Segment:
+        """Open the segment of `entries[number]`, or give it where it is open.
+
+        Raises `StoreError` where it was collected since the snapshot was taken, `CorruptStoreError` where it is missing
+        otherwise, or not as its commit names it.
+        """
+        entry = self.entries[number]
+        try:
+            return self.opener.open(entry)
+        except FileNotFoundError as error:
+            raise self._missing(entry) from error
+
+    @property
+    def segments(self) -> Iterator[Segment]:
+        """Open one segment after the other."""
+        return map(self.segment, range(len(self.entries)))
 
     @property
     def numbers(self) -> dict[int, int]:
         """The commit number of each partition."""
         return {partition: at.commit.number for partition, at in self.partitions.items()}
 
+    def hold(self, name: str) -> None:
+        """Store this under a name, so that it stays readable, and can be opened again.
+
+        Raises `StoreError` where the name is taken, or is none; where there is nothing to name, or it has a name; and
+        where segments of it were joined or retired meanwhile.
+        """
+        if self.name is not None:
+            raise StoreError(f"store {self.opener.bucket.url}: what is read has a name already: {self.name!r}")
+        held = {
+            number: snapshots.Held(at.commit.number, commits.Live(at.live.segments))
+            for number, at in self.partitions.items()
+        }
+        snapshots.hold(self.opener.bucket, name, held)
+
     @cached_property
     def first_step(self) -> NDArray[np.int64]:
         """The step at which each segment begins when all lie end to end, and their sum, shape (segments + 1,)."""
-        return _cumulative([segment.entry.steps for segment in self.segments])
+        return _cumulative([entry.steps for entry in self.entries])
 
     @cached_property
     def first_episode(self) -> NDArray[np.int64]:
         """The episode at which each segment begins when all lie end to end, and their sum, shape (segments + 1,)."""
-        return _cumulative([segment.entry.rows for segment in self.segments])
+        return _cumulative([entry.rows for entry in self.entries])
 
     def high_water(self, partition: int) -> int:
         """The next offset that the partition's consumer will judge."""
         at = self.partitions.get(partition)
         return at.commit.high_water if at else 0
 
+    def _missing(self, entry: SegmentEntry) -> StoreError:
+        """Tell why a segment is not there."""
+        bucket, number = self.opener.bucket, layout.partition_of(entry.name)
+        if self.name is not None:
+            if self.name not in snapshots.names(bucket):
+                return StoreError(
+                    f"store {bucket.url}: segment {entry.name} was collected, for the name {self.name!r} of the "
+                    "snapshot that is read was removed: open another"
+                )
+        else:
+            at = self.partitions.get(number)
+            newest = _newest(bucket, number, at)
+            if at and newest and entry.name not in newest.live.names:
+                return StoreError(
+                    f"store {bucket.url}: segment {entry.name} was collected since the snapshot was taken that is read "
+                    f"(partition {number}, commit {at.commit.number}; the newest is {newest.commit.number}): refresh() "
+                    "more often, or name a snapshot and open that, or let it be collected later (`--collect-seconds`)"
+                )
+        return CorruptStoreError(
+            f"segment {entry.name}: it is missing from store {bucket.url}, though nothing let it go: restore it"
+        )
 
-def take(bucket: Bucket, spec: StreamSpec, before: Snapshot | None = None) -> Snapshot:
-    """Take a snapshot of the newest commits; `before` itself where there are no newer ones."""
+
+def take(
+    bucket: Bucket,
+    spec: StreamSpec,
+    before: Snapshot | None = None,
+    *,
+    cache: Cache | None = None,
+    verify: bool = False,
+) -> Snapshot:
+    """Take a snapshot of the newest commits; `before` itself where there are no newer ones.
+
+    Segments are opened as `Opener` does; with `before`, by the same one, so that what is open stays so.
+    """
     known = before.partitions if before else {}
     found = {
         # A listing may lag behind: what was seen once is asked for whether it is listed or not.
@@ -73,19 +144,15 @@ def take(bucket: Bucket, spec: StreamSpec, before: Snapshot | None = None) -> Sn
     partitions = {number: at for number, at in found.items() if at is not None}
     if before and all(partitions[number] is known.get(number) for number in partitions):
         return before
-    open_before = {segment.entry.name: segment for segment in before.segments} if before else {}
-    opened = {number: _open(bucket, spec, at, open_before) for number, at in partitions.items()}
-    return Snapshot(
-        {number: at for number, (at, _) in opened.items()},
-        tuple(segment for _, segments in opened.values() for segment in segments),
-    )
+    opener = before.opener if before else Opener(bucket, spec, cache=cache, verify=verify)
+    return Snapshot(partitions, _laid(partitions), opener)
 
 
-def named(bucket: Bucket, spec: StreamSpec, name: str) -> Snapshot:
+def named(bucket: Bucket, spec: StreamSpec, name: str, *, cache: Cache | None = None, verify: bool = False) -> Snapshot:
     """Take the snapshot of a name; raises `StoreError` where there is none."""
     held = snapshots.load(bucket, name)
     at = {number: Partition(commits.read(bucket, number, of.commit), of.live) for number, of in sorted(held.items())}
-    return Snapshot(at, tuple(segment for of in at.values() for segment in _open_segments(bucket, spec, of.live)))
+    return Snapshot(at, _laid(at), Opener(bucket, spec, cache=cache, verify=verify), name)
 
 
 def existing(bucket: Bucket) -> manifest.Manifest:
@@ -107,40 +174,13 @@ def _newest(bucket: Bucket, partition: int, known: Partition | None) -> Partitio
         return known
     if known is None or commit.number - at_least > commits.FULL_EVERY:
         return Partition(commit, commits.live_at(bucket, commit))
-    live = known.live
-    for number in range(at_least + 1, commit.number):
-        live = live.after(commits.read(bucket, partition, number))
-    return Partition(commit, live.after(commit))
+    since = (commits.read(bucket, partition, number) for number in range(at_least + 1, commit.number))
+    return Partition(commit, known.live.after(*since, commit))
 
 
-def _open(
-    bucket: Bucket, spec: StreamSpec, at: Partition, before: Mapping[str, Segment]
-) -> tuple[Partition, tuple[Segment, ...]]:
-    """Open what lives in a partition, at a newer commit where something was collected meanwhile."""
-    collected: CorruptStoreError | None = None
-    for _ in range(_TRIES):
-        try:
-            return at, _open_segments(bucket, spec, at.live, before)
-        except CorruptStoreError as error:
-            newer = _newest(bucket, at.commit.partition, at)
-            # What still lives is not collected: it is missing, or damaged.
-            if newer is None or at.live.names <= newer.live.names:
-                raise
-            at, collected = newer, error
-    raise StoreError(
-        f"store {bucket.url}: what lived in partition {at.commit.partition} was collected {_TRIES} times while it was "
-        f"being opened (the last: {collected}): let it be collected later than opening takes (`--collect-seconds`), or "
-        "name a snapshot and open that"
-    ) from collected
-
-
-def _open_segments(
-    bucket: Bucket, spec: StreamSpec, live: commits.Live, before: Mapping[str, Segment] = MappingProxyType({})
-) -> tuple[Segment, ...]:
-    """Open segments in log order, however they were joined; those that are open already are taken over."""
-    return tuple(
-        before.get(entry.name) or Segment.open(bucket, entry, spec) for entry in commits.in_log_order(live.segments)
-    )
+def _laid(partitions: Mapping[int, Partition]) -> tuple[SegmentEntry, ...]:
+    laid = (commits.in_log_order(at.live.segments) for at in partitions.values())
+    return tuple(entry for entries in laid for entry in entries)
 
 
 def _cumulative(counts: list[int]) -> NDArray[np.int64]:

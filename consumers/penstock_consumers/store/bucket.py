@@ -117,6 +117,11 @@ def open_bucket(url: str | Path) -> Bucket:
         raise StoreError(f"store {shown!r}: cannot be opened: {detail}") from cause
 
 
+def is_remote(bucket: Bucket) -> bool:
+    """Tell whether objects come from elsewhere, and not from a folder or this process's memory."""
+    return urlsplit(bucket.url).scheme not in {"", "memory"}
+
+
 @contextmanager
 def failures_named(
     url: str,

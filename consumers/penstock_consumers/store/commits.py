@@ -18,7 +18,7 @@ from penstock_schemas.errors import CorruptStoreError, FencedError, StoreFormatE
 from penstock_schemas.messages import MAX_MESSAGE_BYTES, MAX_RAW_BYTES
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from penstock_consumers.store.bucket import Bucket
 
@@ -29,13 +29,25 @@ KEYS_MODULUS = 1 << 64
 
 @dataclass(frozen=True, slots=True)
 class Ranges:
-    """The least and the largest value over the episodes of a segment: who looks for others need not open it."""
+    """What there is among the episodes of a segment: who looks for something else need not open it.
+
+    A pair is the least and the largest value. Returns and metrics that are not a number are left out: no bounds hold
+    them; where no return is a number, both are NaN.
+
+    Attributes:
+        ends: the values of `penstock_schemas.chunks.Ends` that occur, ascending.
+        producers: their names, in order; None where there are more than 64.
+        metrics: by name; one that has no number is absent.
+    """
 
     closed_offset: tuple[int, int]
     closed_ms: tuple[int, int]
     length: tuple[int, int]
     return_: tuple[float, float]
     policy_version: tuple[int, int]
+    ends: tuple[int, ...]
+    producers: tuple[str, ...] | None
+    metrics: Mapping[str, tuple[float, float]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,13 +147,16 @@ class Live:
         """Read what `dataclasses.asdict` wrote; raises `KeyError`, `TypeError` or `ValueError` where it is not that."""
         return cls(_entries(read["segments"]), _entries(read["open"]))
 
-    def after(self, commit: Commit) -> Live:
-        """What lives once `commit` is applied."""
-        gone = {*commit.segments_removed, *commit.open_removed}
-        return Live(
-            tuple(entry for entry in (*self.segments, *commit.segments_added) if entry.name not in gone),
-            tuple(entry for entry in (*self.open, *commit.open_added) if entry.name not in gone),
-        )
+    def after(self, *commits: Commit) -> Live:
+        """What lives once commits are applied, one after the other."""
+        segments, still_open = ({entry.name: entry for entry in entries} for entries in (self.segments, self.open))
+        for commit in commits:
+            segments |= {entry.name: entry for entry in commit.segments_added}
+            still_open |= {entry.name: entry for entry in commit.open_added}
+            for name in (*commit.segments_removed, *commit.open_removed):
+                segments.pop(name, None)
+                still_open.pop(name, None)
+        return Live(tuple(segments.values()), tuple(still_open.values()))
 
 
 @dataclass(frozen=True, slots=True)
@@ -249,10 +264,8 @@ def live_at(bucket: Bucket, commit: Commit) -> Live:
     first = read(bucket, commit.partition, full)
     if first.live is None:
         raise CorruptStoreError(f"commit {first.name}: it lists no segments, though every {FULL_EVERY}th must")
-    live = first.live
-    for number in range(full + 1, commit.number):
-        live = live.after(read(bucket, commit.partition, number))
-    return live.after(commit)
+    since = (read(bucket, commit.partition, number) for number in range(full + 1, commit.number))
+    return first.live.after(*since, commit)
 
 
 def create(bucket: Bucket, commit: Commit, live: Live) -> Commit:
@@ -332,5 +345,17 @@ def _entries(read: list[dict[str, Any]]) -> tuple[SegmentEntry, ...]:
     return tuple(SegmentEntry(**{**entry, "ranges": _ranges(entry["ranges"])}) for entry in read)
 
 
-def _ranges(read: dict[str, list[Any]] | None) -> Ranges | None:
-    return Ranges(**{name: (least, most) for name, (least, most) in read.items()}) if read else None
+def _ranges(read: dict[str, Any] | None) -> Ranges | None:
+    if read is None:
+        return None
+    ends, producers, metrics = read.pop("ends"), read.pop("producers"), read.pop("metrics")
+    return Ranges(
+        **_spans(read),
+        ends=tuple(ends),
+        producers=None if producers is None else tuple(producers),
+        metrics=_spans(metrics),
+    )
+
+
+def _spans(read: dict[str, list[Any]]) -> dict[str, tuple[Any, Any]]:
+    return {name: (least, most) for name, (least, most) in read.items()}

@@ -5,6 +5,7 @@
 <root>/open/<partition>/<N>-<uuid>.arrow        rows of episodes that were open at commit N
 <root>/commits/<partition>/<N / 1000>/<N>.json  created only if absent, never deleted
 <root>/snapshots/<name>.json                    named snapshots: commits that are kept readable
+<root>/policies/<version>.json                  who claimed a version; created only if absent, never deleted
 <root>/policies/<version>-<digest>.safetensors  the weights that acted
 """
 
@@ -30,7 +31,7 @@ _COMMIT_FOLDER = re.compile(r"commits/[0-9]{5,}/[0-9]{9,}/")
 _COMMIT = re.compile(r"commits/(?P<partition>[0-9]{5,})/[0-9]{9,}/(?P<number>[0-9]{12,})\.json")
 _SEGMENT = re.compile(r"(segments|open)/(?P<partition>[0-9]{5,})/(?P<number>[0-9]{12,})-[0-9a-f]{32}\.arrow")
 _SNAPSHOT = re.compile(r"snapshots/(?P<name>[A-Za-z0-9][A-Za-z0-9._-]{0,99})\.json")
-_POLICY = re.compile(r"policies/(?P<version>[0-9]{12,})-[0-9a-f]{64}\.safetensors")
+_POLICY = re.compile(r"policies/(?P<version>[0-9]{12,})((?P<digest>-[0-9a-f]{64})\.safetensors|\.json)")
 
 
 def commits(partition: int) -> str:
@@ -66,10 +67,21 @@ def is_commit_folder(prefix: str) -> bool:
     return _COMMIT_FOLDER.fullmatch(prefix) is not None
 
 
+def policy_claim(version: int) -> str:
+    """The name of the claim on a version of the policy."""
+    return f"{POLICIES}{version:012d}.json"
+
+
 def policy_version(name: str) -> int | None:
-    """The version in the name of a policy's weights; None where the name is no policy's."""
+    """The version in the name of a policy's weights, or of the claim on it; None where the name is neither."""
     found = _POLICY.fullmatch(name)
     return int(found["version"]) if found else None
+
+
+def is_weights(name: str) -> bool:
+    """Tell whether a name is that of a policy's weights."""
+    found = _POLICY.fullmatch(name)
+    return found is not None and found["digest"] is not None
 
 
 def partition_of(name: str) -> int:

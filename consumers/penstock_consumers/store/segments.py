@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 import zlib
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
@@ -19,6 +19,7 @@ from penstock_consumers.store.commits import Ranges, SegmentEntry
 from penstock_schemas.chunks import fixed
 from penstock_schemas.errors import CorruptStoreError
 from penstock_schemas.ipc import Pieces
+from penstock_schemas.stream import METRIC
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Sequence
@@ -27,6 +28,10 @@ if TYPE_CHECKING:
 
     from penstock_consumers.store.bucket import Bucket
     from penstock_schemas.stream import StreamSpec
+
+
+# A commit names the producers of a segment where there are no more than so many.
+MOST_PRODUCERS = 64
 
 
 def _list(name: str, item: pa.DataType) -> pa.Field:
@@ -120,10 +125,27 @@ def _mix(values: NDArray[np.uint64]) -> NDArray[np.uint64]:
 
 
 def _ranges(batch: pa.RecordBatch) -> Ranges:
-    columns = {name: fixed(batch, name) for name in ("closed_offset", "closed_ms", "length")}
-    columns["return_"] = fixed(batch, "return")
-    columns["policy_version"] = batch.column("policy_version").flatten().to_numpy()
-    return Ranges(**{name: (values.min().item(), values.max().item()) for name, values in columns.items()})
+    producers = sorted(batch.column("producer").unique().to_pylist())
+    metrics = {
+        name.removeprefix(METRIC): batch.column(name).drop_null().to_numpy()
+        for name in batch.schema.names
+        if name.startswith(METRIC)
+    }
+    return Ranges(
+        closed_offset=_span(fixed(batch, "closed_offset")),
+        closed_ms=_span(fixed(batch, "closed_ms")),
+        length=_span(fixed(batch, "length")),
+        return_=_span(fixed(batch, "return")),
+        policy_version=_span(batch.column("policy_version").flatten().to_numpy()),
+        ends=tuple(np.unique(fixed(batch, "ends")).tolist()),
+        producers=tuple(producers) if len(producers) <= MOST_PRODUCERS else None,
+        metrics={name: _span(values) for name, values in metrics.items() if not np.isnan(values).all()},
+    )
+
+
+def _span(values: NDArray[Any]) -> tuple[Any, Any]:
+    """The least and the largest of the values that are numbers; NaN where none is."""
+    return np.fmin.reduce(values).item(), np.fmax.reduce(values).item()
 
 
 def read(bucket: Bucket, entry: SegmentEntry, schema: pa.Schema) -> pa.RecordBatch:
@@ -132,7 +154,7 @@ def read(bucket: Bucket, entry: SegmentEntry, schema: pa.Schema) -> pa.RecordBat
     Raises `CorruptStoreError` where it is missing or not as written.
     """
     try:
-        return _parsed(entry, bucket.read(entry.name), schema)
+        return parsed(entry, bucket.read(entry.name), schema)
     except OSError as error:
         raise _unreadable(entry, error) from error
 
@@ -143,10 +165,14 @@ def read_intact(bucket: Bucket, entry: SegmentEntry, schema: pa.Schema) -> pa.Re
         data = bucket.read(entry.name)
     except FileNotFoundError:
         return None
-    return _parsed(entry, data, schema) if zlib.crc32(data) == entry.crc32 else None
+    return parsed(entry, data, schema) if is_intact(entry, data) else None
 
 
-def _parsed(entry: SegmentEntry, data: pa.Buffer, schema: pa.Schema) -> pa.RecordBatch:
+def parsed(entry: SegmentEntry, data: pa.Buffer, schema: pa.Schema) -> pa.RecordBatch:
+    """Read a segment from its bytes, without a copy where it was written in one batch.
+
+    Raises `CorruptStoreError` where they are not as its commit names them.
+    """
     try:
         with pa.ipc.open_file(data) as reader:
             batches = [reader.get_batch(number) for number in range(reader.num_record_batches)]
@@ -201,6 +227,11 @@ def _unreadable(entry: SegmentEntry, error: Exception) -> CorruptStoreError:
 def intact(bucket: Bucket, entry: SegmentEntry) -> bool:
     """Tell whether a segment's bytes are those that were written."""
     try:
-        return zlib.crc32(bucket.read(entry.name)) == entry.crc32
+        return is_intact(entry, bucket.read(entry.name))
     except FileNotFoundError:
         return False
+
+
+def is_intact(entry: SegmentEntry, data: pa.Buffer) -> bool:
+    """Tell whether bytes are those that were written as a segment."""
+    return len(data) == entry.bytes and zlib.crc32(data) == entry.crc32

@@ -38,23 +38,27 @@ def create(bucket: Bucket, name: str) -> dict[int, Held]:
     Raises `StoreError` where the name is taken, or is none; where the store has no commits; and where it changes
     faster than it can be named.
     """
-    path = _path(bucket, name)
     for _ in range(_TRIES):
         held = _newest(bucket)
-        if not held:
-            raise StoreError(f"store {bucket.url}: it has no commits yet, so there is nothing to name {name!r}")
-        if not create_once(bucket, path, _to_json(held)):
-            raise StoreError(
-                f"store {bucket.url}: there is a snapshot {name!r} already: choose another name, or remove it first"
-            )
-        # A collection that was under way before it had this name takes nothing that lives at a newer commit.
-        if _lives(held, _newest(bucket)):
+        if _held(bucket, name, held):
             return held
-        bucket.delete(path)
     raise StoreError(
         f"store {bucket.url}: it was compacted or retired each of the {_TRIES} times that it was to be named {name!r}: "
         "try again"
     )
+
+
+def hold(bucket: Bucket, name: str, held: Mapping[int, Held]) -> None:
+    """Name commits that a reader holds, which stay readable from now on.
+
+    Raises `StoreError` where the name is taken, or is none; where nothing is held; and where not all of it lives any
+    more, though it may be there still: a collection may be under way.
+    """
+    if not _held(bucket, name, held):
+        raise StoreError(
+            f"store {bucket.url}: segments that were to be named {name!r} were joined or retired since they were read, "
+            "and may be collected any time: refresh(), and name that; name a snapshot as soon as it is opened"
+        )
 
 
 def names(bucket: Bucket) -> list[str]:
@@ -92,6 +96,22 @@ def segments_held(bucket: Bucket, partition: int) -> set[str]:
         if held is not None:
             found |= held.live.names
     return found
+
+
+def _held(bucket: Bucket, name: str, held: Mapping[int, Held]) -> bool:
+    """Give a name to commits; False, and no name, where not all that they hold lives any more."""
+    path = _path(bucket, name)
+    if not held:
+        raise StoreError(f"store {bucket.url}: it has no commits yet, so there is nothing to name {name!r}")
+    if not create_once(bucket, path, _to_json(held)):
+        raise StoreError(
+            f"store {bucket.url}: there is a snapshot {name!r} already: choose another name, or remove it first"
+        )
+    # A collection that was under way before it had this name takes nothing that lives at a newer commit.
+    if _lives(held, _newest(bucket)):
+        return True
+    bucket.delete(path)
+    return False
 
 
 def _path(bucket: Bucket, name: str) -> str:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from penstock_consumers.progress import Progress
 from penstock_consumers.store import commits, layout, manifest
 from penstock_consumers.verify.partition import Verification
 from penstock_consumers.verify.quick import quick
@@ -24,10 +25,11 @@ if TYPE_CHECKING:
 __all__ = ["Report", "quick", "verify"]
 
 
-def verify(bucket: Bucket, log: Log, topic_name: str | None = None) -> Report:
+def verify(bucket: Bucket, log: Log, topic_name: str | None = None, *, progress: Progress | None = None) -> Report:
     """Compare a store at its newest commits with the log that it was read from.
 
-    Raises `StoreError` or `TopicError` where the two cannot be compared at all.
+    `progress` is told of the log's offsets. Raises `StoreError` or `TopicError` where the two cannot be compared at
+    all.
     """
     found = manifest.load(bucket)
     if found is None:
@@ -38,14 +40,20 @@ def verify(bucket: Bucket, log: Log, topic_name: str | None = None) -> Report:
     for partition in range(topic.partitions):
         reader = log.reader()
         try:
-            _verify_partition(bucket, found, reader, topic, partition, report)
+            _verify_partition(bucket, found, reader, topic, partition, report, progress or Progress())
         finally:
             reader.close()
     return report
 
 
 def _verify_partition(
-    bucket: Bucket, found: Manifest, reader: Reader, topic: TopicInfo, partition: int, report: Report
+    bucket: Bucket,
+    found: Manifest,
+    reader: Reader,
+    topic: TopicInfo,
+    partition: int,
+    report: Report,
+    progress: Progress,
 ) -> None:
     newest = commits.newest(bucket, partition)
     # In this order: a log that is read while it is written to ends no earlier than the commit says.
@@ -61,4 +69,4 @@ def _verify_partition(
     if newest is None:
         expect_no_traces(bucket, partition, report)
     else:
-        Verification(bucket, found, topic, newest, report).run(reader, start)
+        Verification(bucket, found, topic, newest, report, progress).run(reader, start)

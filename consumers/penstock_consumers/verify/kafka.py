@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from penstock_consumers.store import layout, manifest
 from penstock_consumers.store.bucket import open_bucket
 from penstock_consumers.verify import Report, verify
@@ -9,9 +11,14 @@ from penstock_schemas.errors import StoreError
 from penstock_schemas.log.kafka import KafkaLog
 from penstock_schemas.service import ServiceSettings, load
 
+if TYPE_CHECKING:
+    from penstock_consumers.progress import Progress
 
-def verify_against_kafka(store: str, bootstrap_servers: str | None = None, config: str | None = None) -> Report:
-    """Verify the store at a URL; Kafka is found as every service finds it."""
+
+def verify_against_kafka(
+    store: str, bootstrap_servers: str | None = None, config: str | None = None, *, progress: Progress | None = None
+) -> Report:
+    """Verify the store at a URL, as `verify` does; Kafka is found as every service finds it."""
     bucket = open_bucket(store)
     found = manifest.load(bucket)
     if found is None:
@@ -22,4 +29,4 @@ def verify_against_kafka(store: str, bootstrap_servers: str | None = None, confi
     settings = load(ServiceSettings, flags)
     security = settings.kafka_security()
     with KafkaLog(settings.bootstrap_servers, client_id="penstock-store", security=security) as log:
-        return verify(bucket, log, settings.rollouts_topic)
+        return verify(bucket, log, settings.rollouts_topic, progress=progress)

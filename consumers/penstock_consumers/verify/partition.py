@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
+    from penstock_consumers.progress import Progress
     from penstock_consumers.store.bucket import Bucket
     from penstock_consumers.store.commits import Commit, Limits, SegmentEntry
     from penstock_consumers.store.manifest import Manifest
@@ -38,12 +39,21 @@ _ROW = (*EPISODE, "chunk")
 class Verification:
     """Verifies one partition, up to its newest commit."""
 
-    def __init__(self, bucket: Bucket, found: Manifest, topic: TopicInfo, newest: Commit, report: Report) -> None:
+    def __init__(
+        self,
+        bucket: Bucket,
+        found: Manifest,
+        topic: TopicInfo,
+        newest: Commit,
+        report: Report,
+        progress: Progress,
+    ) -> None:
         self._bucket = bucket
         self._spec = found.spec
         self._topic = topic
         self._newest = newest
         self._report = report
+        self._progress = progress
         self._live = commits.live_at(bucket, newest)
         self._stored = Keyed(self._read(self._live.segments, segments.episode_schema(found.spec)), EPISODE)
         # What judging the log again has come to: its newest commit, and the segments that are open there.
@@ -61,6 +71,7 @@ class Verification:
         base = self._begin(start)
         offset = base.high_water if base else 0
         self._report.from_offsets[number] = offset
+        self._progress.expect(self._newest.high_water - offset)
         records = self._records(reader, offset)
         before = offset
         self._retirement = Retirement(base, commits.live_at(self._bucket, base) if base else Live())
@@ -72,6 +83,7 @@ class Verification:
             # One that judged no record only has other segments for the same rows.
             if commit.high_water > before:
                 self._replay(commit, records)
+                self._progress.advance(commit.high_water - before)
             before = commit.high_water
         self._settle_absent(offset)
         self._compare_state()

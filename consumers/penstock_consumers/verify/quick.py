@@ -4,23 +4,29 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from functools import reduce
+from math import nan
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
 
+from penstock_consumers.progress import Progress
 from penstock_consumers.replay.snapshot import existing
 from penstock_consumers.store import commits, layout, segments, snapshots
 from penstock_consumers.store.commits import FULL_EVERY, Live, Ranges, Retired
+from penstock_consumers.store.segments import MOST_PRODUCERS
 from penstock_consumers.verify.keyed import Keyed
 from penstock_consumers.verify.opened import EPISODE, open_episodes
 from penstock_consumers.verify.report import Report
 from penstock_consumers.verify.traces import expect_no_traces
 from penstock_schemas.chunks import fixed, steps
 from penstock_schemas.errors import CorruptStoreError
+from penstock_schemas.stream import METRIC
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
+    from numpy.typing import NDArray
 
     from penstock_consumers.store.bucket import Bucket
     from penstock_consumers.store.commits import Commit, SegmentEntry
@@ -29,21 +35,22 @@ if TYPE_CHECKING:
 _CLASSES = ("ended", "aborted", "duplicate", "orphan", "superseded")
 
 
-def quick(bucket: Bucket) -> Report:
+def quick(bucket: Bucket, progress: Progress | None = None) -> Report:
     """Check a store at its newest commits and its named snapshots; the report names all that is wrong, each once.
 
     No commit is missing; each living segment has its checksum, its counts and ranges; no episode is there twice; what
     was counted is what is stored, open or retired. It reads every segment once, and of the commits those alone that
-    tell what lives; where one of them is missing, what the others tell is checked. Raises `StoreError` where there is
-    no store.
+    tell what lives; where one of them is missing, what the others tell is checked. `progress` is told of the steps of
+    segments. Raises `StoreError` where there is no store.
     """
     spec = existing(bucket).spec
+    progress = progress or Progress()
     report = _Whole()
     met = _Met()
     for partition in sorted({*commits.partitions(bucket), *_with_segments(bucket)}):
-        _Quick(bucket, spec, partition, report, met).run()
+        _Quick(bucket, spec, partition, report, met, progress).run()
     for name in snapshots.names(bucket):
-        _check_snapshot(bucket, name, report, met)
+        _check_snapshot(bucket, name, report, met, progress)
     return report
 
 
@@ -120,12 +127,15 @@ def _is_there(bucket: Bucket, name: str) -> bool:
 class _Quick:
     """Checks one partition."""
 
-    def __init__(self, bucket: Bucket, spec: StreamSpec, partition: int, report: Report, met: _Met) -> None:
+    def __init__(
+        self, bucket: Bucket, spec: StreamSpec, partition: int, report: Report, met: _Met, progress: Progress
+    ) -> None:
         self._bucket = bucket
         self._spec = spec
         self._partition = partition
         self._report = report
         self._met = met
+        self._progress = progress
 
     def run(self) -> None:
         report = self._report
@@ -169,8 +179,10 @@ class _Quick:
     def _check_episodes(self, known: _Known) -> None:
         report = self._report
         keys = []
+        self._progress.expect(sum(entry.steps for entry in known.live.segments))
         for entry in known.live.segments:
             batch = self._read(entry, segments.episode_schema(self._spec), known)
+            self._progress.advance(entry.steps)
             if batch is None:
                 continue
             lengths = fixed(batch, "length")
@@ -251,23 +263,33 @@ class _Quick:
 def _described(batch: pa.RecordBatch) -> tuple[int, Ranges, int]:
     """What an entry says of a segment, told from its episodes: steps, ranges and the sum of keys."""
 
-    def span(values: Any) -> tuple[Any, Any]:
-        return values.min().item(), values.max().item()
+    def span(values: NDArray[Any]) -> tuple[Any, Any]:
+        numbers = values[~np.isnan(values)]
+        return (numbers.min().item(), numbers.max().item()) if len(numbers) else (nan, nan)
 
+    producers = set(batch.column("producer").to_pylist())
+    measured = {
+        name.removeprefix(METRIC): [value for value in batch.column(name).to_pylist() if value is not None]
+        for name in batch.schema.names
+        if name.startswith(METRIC)
+    }
     ranges = Ranges(
         closed_offset=span(fixed(batch, "closed_offset")),
         closed_ms=span(fixed(batch, "closed_ms")),
         length=span(fixed(batch, "length")),
         return_=span(fixed(batch, "return")),
         policy_version=span(batch.column("policy_version").flatten().to_numpy()),
+        ends=tuple(sorted(set(fixed(batch, "ends").tolist()))),
+        producers=None if len(producers) > MOST_PRODUCERS else tuple(sorted(producers)),
+        metrics={name: span(np.array(values)) for name, values in measured.items() if not np.isnan(values).all()},
     )
     return int(fixed(batch, "length").sum()), ranges, segments.key_sum(batch)
 
 
-def _check_snapshot(bucket: Bucket, name: str, report: Report, met: _Met) -> None:
+def _check_snapshot(bucket: Bucket, name: str, report: Report, met: _Met, progress: Progress) -> None:
     """Count a snapshot that does not read, or of which a commit or a segment is missing or damaged."""
     try:
-        faults = list(_faults_in(bucket, name, met))
+        faults = list(_faults_in(bucket, name, met, progress))
     except CorruptStoreError as error:
         faults = [(None, str(error))]
     if not faults:
@@ -281,7 +303,7 @@ def _check_snapshot(bucket: Bucket, name: str, report: Report, met: _Met) -> Non
     met.wrong.update(wrong for wrong, _ in faults if wrong is not None)
 
 
-def _faults_in(bucket: Bucket, name: str, met: _Met) -> Iterator[tuple[str | None, str]]:
+def _faults_in(bucket: Bucket, name: str, met: _Met, progress: Progress) -> Iterator[tuple[str | None, str]]:
     """Tell what is wrong with a snapshot, and with which object where it is with one that it names."""
     for partition, held in snapshots.load(bucket, name).items():
         known = _known(bucket, partition, range(held.commit - held.commit % FULL_EVERY, held.commit + 1))
@@ -291,7 +313,10 @@ def _faults_in(bucket: Bucket, name: str, met: _Met) -> Iterator[tuple[str | Non
         for entry in (*held.live.segments, *held.live.open):
             if entry.name in met.intact:
                 continue
-            if segments.intact(bucket, entry):
+            progress.expect(entry.steps)
+            whole = segments.intact(bucket, entry)
+            progress.advance(entry.steps)
+            if whole:
                 met.intact.add(entry.name)
             else:
                 yield entry.name, f"segment {entry.name}: it is missing, or its bytes were altered"

@@ -7,6 +7,7 @@ import json
 import re
 import zlib
 from dataclasses import dataclass, field
+from math import isnan
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -22,6 +23,7 @@ _FULL_EVERY = 100
 _KINDS = ("segments", "open")
 _MODULUS = 1 << 64
 _NOT_VALUES = {"chunk_first_step", "policy_version", "policy_digest", "exploration"}
+_MOST_PRODUCERS = 64
 _RANGES = ("closed_offset", "closed_ms", "length", "return", "policy_version")
 
 
@@ -150,11 +152,35 @@ def check_entry(entry: Mapping[str, Any], episodes: list[Episode], tell: Callabl
         tell("altered", f"segment {name} has the key sum {keys}, its commit names {entry['keys']}")
     for column in _RANGES if entry["ranges"] and episodes else ():
         values = [episode.facts[column] for episode in episodes]
-        flat = [value for one in values for value in (one if isinstance(one, list) else [one])]
+        found = _span([value for one in values for value in (one if isinstance(one, list) else [one])])
         # In JSON the name has an underscore, since `return` can be no attribute.
         named = entry["ranges"]["return_" if column == "return" else column]
-        if [min(flat), max(flat)] != named and all(value == value for value in flat):  # noqa: PLR0124  (it is no NaN)
-            tell("altered", f"segment {name}: {column} lies in {[min(flat), max(flat)]}, its commit names {named}")
+        # Where no return is a number, both are NaN, which equals nothing.
+        if named != found and (found or not all(map(isnan, named))):
+            tell("altered", f"segment {name}: {column} lies in {found}, its commit names {named}")
+    if entry["ranges"] and episodes:
+        producers = sorted({episode.facts["producer"] for episode in episodes})
+        facts = {
+            "ends": sorted({episode.facts["ends"] for episode in episodes}),
+            "producers": producers if len(producers) <= _MOST_PRODUCERS else None,
+            "metrics": _measured(episodes),
+        }
+        for what, told in facts.items():
+            if entry["ranges"][what] != told:
+                tell("altered", f"segment {name}: {what} are {told}, its commit names {entry['ranges'][what]}")
+
+
+def _measured(episodes: list[Episode]) -> dict[str, list[float]]:
+    """The least and the largest number of each metric that has one."""
+    names = [fact for fact in episodes[0].facts if fact.startswith("metric.")]
+    spans = {fact: _span([episode.facts[fact] for episode in episodes]) for fact in names}
+    return {fact.removeprefix("metric."): span for fact, span in spans.items() if span}
+
+
+def _span(values: list[Any]) -> list[Any]:
+    """The least and the largest of the values that are numbers; nothing where none is."""
+    numbers = [value for value in values if value is not None and not isnan(value)]
+    return [min(numbers), max(numbers)] if numbers else []
 
 
 def key_sum(episodes: list[Episode]) -> int:

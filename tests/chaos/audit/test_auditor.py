@@ -308,6 +308,21 @@ def wrong_range(commit: dict[str, Any]) -> None:
         entry["ranges"]["length"][1] += 1
 
 
+def wrong_ends(commit: dict[str, Any]) -> None:
+    for entry in commit["segments_added"]:
+        entry["ranges"]["ends"].append(99)
+
+
+def wrong_producers(commit: dict[str, Any]) -> None:
+    for entry in commit["segments_added"]:
+        entry["ranges"]["producers"] = None
+
+
+def wrong_metrics(commit: dict[str, Any]) -> None:
+    for entry in commit["segments_added"]:
+        entry["ranges"]["metrics"]["height"] = [0.0, 1.0]
+
+
 def other_topic(commit: dict[str, Any]) -> None:
     commit["topic_id"] = "another"
 
@@ -398,6 +413,9 @@ FORGERIES: dict[str, tuple[Callable[[Forged], object], set[str]]] = {
     "a wrong log's time": (in_commit(-1, lambda commit: commit.update(log_clock_ms=1)), {"state"}),
     "a wrong key sum": (in_commit(2, wrong_keys), {"altered"}),
     "a wrong range": (in_commit(2, wrong_range), {"altered"}),
+    "wrong ends": (in_commit(2, wrong_ends), {"altered"}),
+    "wrong producers": (in_commit(2, wrong_producers), {"altered"}),
+    "wrong metrics": (in_commit(2, wrong_metrics), {"altered"}),
     "another topic": (in_commit(-1, other_topic), {"chain"}),
     "offsets passed over that the log has": (in_commit(0, pass_over), {"lost"}),
     "a changed open row": (lambda store: store.edit_segment("open", raise_open_reward, -1), {"open"}),

@@ -1,0 +1,279 @@
+"""A local cache of segments that lie in an object store: each is fetched once, and mapped from there.
+
+Several processes may share its folder. A file is whole under its name or not there: it is written under another, locked
+while that lasts, and renamed. So a lock that can be had is of a writer that died, and who waits for one finds the file.
+Before a file is written room is made for it: those that were used longest ago go.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from hashlib import blake2b
+from pathlib import Path
+from typing import IO, TYPE_CHECKING
+from weakref import WeakValueDictionary
+
+import pyarrow as pa
+
+from penstock_consumers.store import segments
+from penstock_schemas.errors import CorruptStoreError, SettingsError, StoreError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from penstock_consumers.store.bucket import Bucket
+    from penstock_consumers.store.commits import SegmentEntry
+
+_MAX_BYTES = 16 << 30
+_LOCK = "lock"
+# How the names end of files that are there, and of those that are being written.
+_WHOLE, _PART = ".arrow", ".part"
+
+
+@dataclass(slots=True)
+class Counts:
+    """What a cache has done in this process.
+
+    Attributes:
+        hits: segments that were there.
+        fetched: segments that were fetched from their store.
+        fetched_bytes: and their bytes.
+        evicted: files that were deleted to make room.
+        evicted_in_use: those of them that this process still mapped; their room is free once it lets go of them.
+    """
+
+    hits: int = 0
+    fetched: int = 0
+    fetched_bytes: int = 0
+    evicted: int = 0
+    evicted_in_use: int = 0
+
+
+class Cache:
+    """Keeps segments of object stores in a folder.
+
+    Args:
+        folder: where; `penstock` in the user's folder for caches (`$XDG_CACHE_HOME`, else `~/.cache`) by default.
+        max_bytes: what its files may take together, those being written included; 16 GiB by default. Processes that
+            share a folder should agree on it, for each keeps to its own.
+
+    Raises:
+        SettingsError: `max_bytes` is below 1.
+    """
+
+    def __init__(self, folder: str | Path | None = None, max_bytes: int = _MAX_BYTES) -> None:
+        if max_bytes < 1:
+            raise SettingsError(f"cache: max_bytes {max_bytes}: at least one byte, and as much as a segment has")
+        self.folder = _users_folder() if folder is None else Path(folder)
+        self.max_bytes = max_bytes
+        self.counts = Counts()
+        self._mapped: WeakValueDictionary[str, _Mapped] = WeakValueDictionary()
+
+    def read(self, bucket: Bucket, entry: SegmentEntry, *, verify: bool = False) -> pa.Buffer:
+        """Map a segment, which is fetched where it is not there yet, or not whole.
+
+        What is fetched is held against its checksum; what is there only where `verify` is set.
+
+        Raises:
+            FileNotFoundError: its store does not have it.
+            CorruptStoreError: its store has other bytes than were written.
+            SettingsError: it is larger than the cache.
+            StoreError: the folder cannot be used.
+        """
+        path = self._path(bucket, entry)
+        while True:
+            data = self._found(path, entry, verify=verify)
+            if data is None:
+                with self._writing(_part(path)) as part:
+                    # Whoever had the lock before may have written it.
+                    if part is not None and not path.exists():
+                        data = self._fetched(bucket, entry, part, path)
+            if data is not None:
+                return data
+
+    def touch(self, bucket: Bucket, entry: SegmentEntry) -> None:
+        """Take note that a segment is used."""
+        with suppress(OSError):
+            os.utime(self._path(bucket, entry))
+
+    def holds(self, bucket: Bucket, entry: SegmentEntry) -> bool:
+        """Tell whether a segment is there."""
+        return self._path(bucket, entry).exists()
+
+    def _path(self, bucket: Bucket, entry: SegmentEntry) -> Path:
+        store = blake2b(bucket.url.encode(), digest_size=8).hexdigest()
+        return self.folder / store / entry.name.replace("/", "-")
+
+    def _found(self, path: Path, entry: SegmentEntry, *, verify: bool) -> pa.Buffer | None:
+        """Map a file; None where it is not there. One that is not what was written is deleted."""
+        with self._usable():
+            try:
+                data = self._map(path, path)
+                os.utime(path)
+            except FileNotFoundError:
+                return None
+            if data.size == entry.bytes and (not verify or segments.is_intact(entry, data)):
+                self.counts.hits += 1
+                return data
+            path.unlink(missing_ok=True)
+            return None
+
+    def _map(self, file: Path, path: Path) -> pa.Buffer:
+        """Map a file that is, or will be, at `path`: that is known to be in use for as long as any view of it lives."""
+        with pa.memory_map(str(file)) as opened:
+            data = opened.read_buffer()
+        mapped = self._mapped[str(path)] = _Mapped(data)
+        return pa.foreign_buffer(data.address, data.size, mapped)
+
+    def _fetched(self, bucket: Bucket, entry: SegmentEntry, part: IO[bytes], path: Path) -> pa.Buffer:
+        with self._usable():
+            self._make_room(entry, part, _part(path))
+        data = bucket.read(entry.name)
+        if not segments.is_intact(entry, data):
+            raise CorruptStoreError(
+                f"segment {entry.name}: what store {bucket.url} has of it, {data.size} bytes, is not what was written: "
+                "restore it"
+            )
+        with self._usable():
+            part.write(data)
+            part.flush()
+            # Else a power cut could leave a file of the right size whose bytes are not its own.
+            os.fsync(part.fileno())
+            # Mapped first, for it may be evicted as soon as it has its name.
+            mapped = self._map(_part(path), path)
+            with self._alone():
+                _part(path).rename(path)
+        self.counts.fetched += 1
+        self.counts.fetched_bytes += entry.bytes
+        return mapped
+
+    def _make_room(self, entry: SegmentEntry, part: IO[bytes], path: Path) -> None:
+        """Take room for a segment: `part`, which is at `path`, has its size from now on."""
+        if entry.bytes > self.max_bytes:
+            raise SettingsError(
+                f"cache {self.folder}: segment {entry.name} has {entry.bytes:,} bytes, the cache no more than "
+                f"max_bytes {self.max_bytes:,}: give it more"
+            )
+        while True:
+            with self._alone():
+                writing = self._evict(entry.bytes, path)
+                if writing is None:
+                    os.truncate(part.fileno(), entry.bytes)
+                    return
+            # All that is whole is gone, so others are writing the rest: once one is done, that can go too.
+            with suppress(FileNotFoundError), writing.open("rb") as other, _locked(other, fcntl.LOCK_SH):
+                pass
+
+    def _evict(self, wanted: int, own: Path) -> Path | None:
+        """Delete what was used longest ago until there is room; a file that is being written where there cannot be."""
+        whole, parts = self._files()
+        parts.pop(own, None)
+        parts = {path: size for path, size in parts.items() if not _is_dead(path)}
+        room = self.max_bytes - wanted - sum(parts.values()) - sum(size for size, _ in whole.values())
+        for path, (size, _) in sorted(whole.items(), key=lambda item: item[1][1]):
+            if room >= 0:
+                return None
+            path.unlink(missing_ok=True)
+            room += size
+            self.counts.evicted += 1
+            self.counts.evicted_in_use += str(path) in self._mapped
+        # One that waits for room itself has none yet.
+        return None if room >= 0 else max(parts, key=lambda path: parts[path])
+
+    def _files(self) -> tuple[dict[Path, tuple[int, int]], dict[Path, int]]:
+        """The size of each file and when it was last used, and the size of each that is being written."""
+        whole, parts = {}, {}
+        for store in os.scandir(self.folder):
+            for file in os.scandir(store) if store.is_dir() else ():
+                with suppress(FileNotFoundError):  # renamed, or given up
+                    found = file.stat()
+                    if file.name.endswith(_WHOLE):
+                        whole[Path(file.path)] = (found.st_size, found.st_mtime_ns)
+                    elif file.name.endswith(_PART):
+                        parts[Path(file.path)] = found.st_size
+        return whole, parts
+
+    @contextmanager
+    def _alone(self) -> Iterator[None]:
+        """While this lasts, nobody else evicts, takes room, or gives a file its name."""
+        with (self.folder / _LOCK).open("wb") as lock, _locked(lock, fcntl.LOCK_EX):
+            yield
+
+    @contextmanager
+    def _writing(self, path: Path) -> Iterator[IO[bytes] | None]:
+        """Open a file to write it, alone; None where another did meanwhile. It is deleted unless it was renamed."""
+        with self._usable():
+            path.parent.mkdir(parents=True, exist_ok=True)
+            descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
+        with os.fdopen(descriptor, "r+b") as file, _locked(file, fcntl.LOCK_EX):
+            if not _is_at(file, path):
+                yield None
+                return
+            try:
+                # What a writer that died left takes no room.
+                file.truncate(0)
+                yield file
+            finally:
+                if _is_at(file, path):
+                    path.unlink()
+
+    @contextmanager
+    def _usable(self) -> Iterator[None]:
+        """Say of what fails in the folder that it is the cache."""
+        try:
+            yield
+        except OSError as error:
+            raise StoreError(
+                f"cache {self.folder}: {error}: give Replay.open another, cache=Cache(folder, max_bytes), where there "
+                f"is room for {self.max_bytes:,} bytes"
+            ) from error
+
+
+class _Mapped:
+    """Holds the mapping of a file; lives as long as it is used."""
+
+    __slots__ = ("__weakref__", "_data")
+
+    def __init__(self, data: pa.Buffer) -> None:
+        self._data = data
+
+
+@contextmanager
+def _locked(file: IO[bytes], how: int) -> Iterator[None]:
+    fcntl.flock(file, how)
+    try:
+        yield
+    finally:
+        # Closing it does not unlock it where a process that was forked meanwhile has it open too.
+        fcntl.flock(file, fcntl.LOCK_UN)
+
+
+def _part(path: Path) -> Path:
+    return path.with_suffix(_PART)
+
+
+def _is_dead(path: Path) -> bool:
+    """Delete a file whose writer died; tell whether it did."""
+    with (
+        suppress(FileNotFoundError, BlockingIOError),
+        path.open("rb") as file,
+        _locked(file, fcntl.LOCK_SH | fcntl.LOCK_NB),
+    ):
+        path.unlink()
+        return True
+    return not path.exists()
+
+
+def _is_at(file: IO[bytes], path: Path) -> bool:
+    """Tell whether an open file is what has this name."""
+    try:
+        return os.path.samestat(os.fstat(file.fileno()), path.stat())
+    except FileNotFoundError:
+        return False
+
+
+def _users_folder() -> Path:
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "penstock"

@@ -1,0 +1,419 @@
+from __future__ import annotations
+
+import fcntl
+import os
+import subprocess
+import sys
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pytest
+
+from penstock_consumers.replay import Replay, snapshot
+from penstock_consumers.replay.opening import Opener
+from penstock_consumers.store import layout
+from penstock_consumers.store.bucket import open_bucket
+from penstock_consumers.store.cache import Cache
+from penstock_schemas.errors import CorruptStoreError, SettingsError, StoreError, StoreUnavailableError
+from tests.consumers.messages import WrappedBucket
+from tests.consumers.stores import Writer, episodes, stream
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    import pyarrow as pa
+
+    from penstock_consumers.store.bucket import Bucket
+    from penstock_consumers.store.commits import SegmentEntry
+
+SEGMENTS = 6
+MAPS, LOCKS = Path("/proc/self/maps"), Path("/proc/locks")
+READ = """
+import sys, zlib
+from penstock_consumers.replay import snapshot
+from penstock_consumers.store.bucket import open_bucket
+from penstock_consumers.store.cache import Cache
+bucket, cache = open_bucket(sys.argv[1]), Cache(sys.argv[2])
+taken = snapshot.take(bucket, snapshot.existing(bucket).spec)
+print("ready", flush=True)
+sys.stdin.readline()
+crcs = [zlib.crc32(cache.read(bucket, entry)) == entry.crc32 for entry in taken.entries]
+print(all(crcs), cache.counts.fetched)
+"""
+
+
+class Counted(WrappedBucket):
+    """A bucket that keeps the names of what is read, and lets a test do something before a segment is."""
+
+    def __init__(self, inner: Bucket) -> None:
+        super().__init__(inner)
+        self.reads: list[str] = []
+        self.happens: Callable[[], object] | None = None
+
+    def read(self, name: str) -> pa.Buffer:
+        self.reads.append(name)
+        if self.happens is not None and name.startswith("segments/"):
+            happens, self.happens = self.happens, None
+            happens()
+        return self.inner.read(name)
+
+
+@pytest.fixture
+def bucket() -> Counted:
+    counted = Counted(open_bucket("memory://"))
+    writer = Writer(counted, stream())
+    for number in range(SEGMENTS):
+        writer.commit(0, episodes(writer.spec, [30, 20], first=2 * number, closed_offset=number), high_water=number + 1)
+    return counted
+
+
+@pytest.fixture
+def entries(bucket: Bucket) -> tuple[SegmentEntry, ...]:
+    return snapshot.take(bucket, stream()).entries
+
+
+def files(folder: Path) -> list[Path]:
+    """What lies in a cache but its lock, that which was used last at the end."""
+    return sorted((path for path in folder.glob("*/*")), key=lambda path: path.stat().st_mtime_ns)
+
+
+def taken(folder: Path) -> int:
+    return sum(path.stat().st_size for path in files(folder))
+
+
+def age(folder: Path) -> None:
+    """Let all files have been used one after the other, and long ago: clocks of files are coarse."""
+    for at, path in enumerate(files(folder)):
+        os.utime(path, ns=(at, at))
+
+
+def test_a_segment_is_fetched_once_and_mapped(
+    bucket: Counted, entries: tuple[SegmentEntry, ...], tmp_path: Path
+) -> None:
+    cache = Cache(tmp_path)
+    first = cache.read(bucket, entries[0])
+    assert first.to_pybytes() == bucket.inner.read(entries[0].name).to_pybytes()
+    bucket.reads.clear()
+    again, other = cache.read(bucket, entries[0]), Cache(str(tmp_path)).read(bucket, entries[0])
+    assert (again.to_pybytes(), other.to_pybytes(), bucket.reads) == (first.to_pybytes(), first.to_pybytes(), [])
+    assert (cache.counts.fetched, cache.counts.fetched_bytes, cache.counts.hits) == (1, entries[0].bytes, 1)
+    (file,) = files(tmp_path)
+    assert str(file) in MAPS.read_text()
+    assert cache.holds(bucket, entries[0])
+    assert not cache.holds(bucket, entries[1])
+
+
+def test_stores_of_other_urls_are_kept_apart(
+    entries: tuple[SegmentEntry, ...], bucket: Counted, tmp_path: Path
+) -> None:
+    class Elsewhere(WrappedBucket):
+        url = "s3://elsewhere"
+
+    cache = Cache(tmp_path)
+    cache.read(bucket, entries[0])
+    cache.read(Elsewhere(bucket), entries[0])
+    assert (cache.counts.fetched, len(files(tmp_path))) == (2, 2)
+
+
+def test_what_was_used_longest_ago_goes_and_the_bound_is_kept(
+    bucket: Counted, entries: tuple[SegmentEntry, ...], tmp_path: Path
+) -> None:
+    most = entries[0].bytes + entries[1].bytes + entries[2].bytes
+    cache = Cache(tmp_path, most)
+
+    def read(number: int) -> None:
+        age(tmp_path)
+        cache.read(bucket, entries[number])
+        assert taken(tmp_path) <= most
+
+    for number in (0, 1, 2, 0, 3):
+        read(number)
+    assert [cache.holds(bucket, entry) for entry in entries] == [True, False, True, True, False, False]
+    age(tmp_path)
+    cache.touch(bucket, entries[2])
+    read(4)
+    assert [cache.holds(bucket, entry) for entry in entries] == [False, False, True, True, True, False]
+    assert (cache.counts.fetched, cache.counts.evicted) == (5, 2)
+
+
+def test_what_is_evicted_stays_readable_to_who_maps_it_and_is_counted(
+    bucket: Counted, entries: tuple[SegmentEntry, ...], tmp_path: Path
+) -> None:
+    cache = Cache(tmp_path, entries[0].bytes)
+    held = np.frombuffer(cache.read(bucket, entries[0]), np.uint8)
+    cache.read(bucket, entries[1])
+    assert (cache.counts.evicted, cache.counts.evicted_in_use) == (1, 1)
+    assert held.tobytes() == bucket.inner.read(entries[0].name).to_pybytes()
+    assert "(deleted)" in MAPS.read_text()
+    # That of entry 1 is let go of.
+    cache.read(bucket, entries[2])
+    assert (cache.counts.evicted, cache.counts.evicted_in_use) == (2, 1)
+
+
+@pytest.mark.parametrize("harm", ["cut", "altered", "longer"])
+def test_what_its_store_has_wrongly_is_never_mapped(
+    bucket: Counted, entries: tuple[SegmentEntry, ...], tmp_path: Path, harm: str
+) -> None:
+    whole = bucket.inner.read(entries[0].name).to_pybytes()
+    altered = {"cut": whole[:-1], "altered": whole[:-1] + bytes([whole[-1] ^ 1]), "longer": whole + b"x"}
+    bucket.inner.put(entries[0].name, altered[harm])
+    cache = Cache(tmp_path)
+    with pytest.raises(CorruptStoreError, match=f"segment {entries[0].name}: what store memory:// has of it"):
+        cache.read(bucket, entries[0])
+    assert files(tmp_path) == []
+    bucket.inner.put(entries[0].name, whole)
+    assert cache.read(bucket, entries[0]).to_pybytes() == whole
+
+
+def test_a_file_that_was_cut_is_fetched_again(
+    bucket: Counted, entries: tuple[SegmentEntry, ...], tmp_path: Path
+) -> None:
+    cache = Cache(tmp_path)
+    whole = cache.read(bucket, entries[0]).to_pybytes()
+    for harmed in (whole[:-10], b""):
+        files(tmp_path)[0].unlink()
+        cache.read(bucket, entries[0])
+        files(tmp_path)[0].write_bytes(harmed)
+        assert cache.read(bucket, entries[0]).to_pybytes() == whole
+    assert cache.counts.fetched == 5
+
+
+def test_a_file_that_was_altered_is_fetched_again_by_who_verifies(
+    bucket: Counted, entries: tuple[SegmentEntry, ...], tmp_path: Path
+) -> None:
+    cache = Cache(tmp_path)
+    whole = cache.read(bucket, entries[0]).to_pybytes()
+    files(tmp_path)[0].write_bytes(bytes([whole[0] ^ 1]) + whole[1:])
+    assert cache.read(bucket, entries[0], verify=True).to_pybytes() == whole
+    assert (cache.counts.fetched, cache.counts.hits) == (2, 0)
+
+
+@pytest.mark.parametrize("error", [StoreUnavailableError("away"), FileNotFoundError("absent")])
+def test_a_fetch_that_fails_leaves_nothing(
+    bucket: Counted, entries: tuple[SegmentEntry, ...], tmp_path: Path, error: Exception
+) -> None:
+    cache = Cache(tmp_path)
+
+    def fail() -> None:
+        assert [path.stat().st_size for path in files(tmp_path)] == [entries[0].bytes]
+        raise error
+
+    bucket.happens = fail
+    with pytest.raises(type(error)):
+        cache.read(bucket, entries[0])
+    assert files(tmp_path) == []
+    assert cache.read(bucket, entries[0]).size == entries[0].bytes
+
+
+def test_what_a_writer_that_died_left_takes_no_room(
+    bucket: Counted, entries: tuple[SegmentEntry, ...], tmp_path: Path
+) -> None:
+    cache = Cache(tmp_path, max(entry.bytes for entry in entries))
+    cache.read(bucket, entries[0])
+    for entry in entries[:2]:
+        cache._path(bucket, entry).with_suffix(".part").write_bytes(b"x" * 10**6)
+    assert cache.read(bucket, entries[1]).to_pybytes() == bucket.inner.read(entries[1].name).to_pybytes()
+    assert [path.suffix for path in files(tmp_path)] == [".arrow"]
+
+
+def test_a_segment_that_is_larger_than_the_cache(
+    bucket: Counted, entries: tuple[SegmentEntry, ...], tmp_path: Path
+) -> None:
+    cache = Cache(tmp_path, entries[0].bytes - 1)
+    with pytest.raises(
+        SettingsError, match=rf"segment {entries[0].name} has [\d,]+ bytes, the cache no more than max_b"
+    ):
+        cache.read(bucket, entries[0])
+    assert files(tmp_path) == []
+    with pytest.raises(SettingsError, match="max_bytes 0: at least one byte"):
+        Cache(tmp_path, 0)
+
+
+def test_a_folder_that_is_none_is_named(bucket: Counted, entries: tuple[SegmentEntry, ...], tmp_path: Path) -> None:
+    (tmp_path / "file").write_bytes(b"")
+    with pytest.raises(StoreError, match=r"cache .*/file: .*: give Replay\.open another, cache=Cache\(folder"):
+        Cache(tmp_path / "file").read(bucket, entries[0])
+
+
+def test_who_comes_second_waits_for_the_first_and_fetches_nothing(
+    bucket: Counted, entries: tuple[SegmentEntry, ...], tmp_path: Path
+) -> None:
+    with ThreadPoolExecutor(1) as threads:
+        second = []
+
+        def meanwhile() -> None:
+            (part,) = files(tmp_path)
+            with part.open("rb") as file, pytest.raises(BlockingIOError):
+                fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+            second.append(threads.submit(Cache(tmp_path).read, bucket, entries[0]))
+            until_somebody_waits_for(part)
+
+        bucket.happens, bucket.reads = meanwhile, []
+        first = Cache(tmp_path).read(bucket, entries[0])
+        assert second[0].result().to_pybytes() == first.to_pybytes()
+    assert bucket.reads == [entries[0].name]
+
+
+def test_who_comes_just_after_the_first_fetches_nothing(
+    bucket: Counted, entries: tuple[SegmentEntry, ...], tmp_path: Path
+) -> None:
+    class Late(Cache):
+        def _found(self, path: Path, entry: SegmentEntry, *, verify: bool) -> pa.Buffer | None:
+            found = super()._found(path, entry, verify=verify)
+            if found is None:
+                Cache(tmp_path).read(bucket, entry)
+            return found
+
+    bucket.reads.clear()
+    assert Late(tmp_path).read(bucket, entries[0]).size == entries[0].bytes
+    assert bucket.reads == [entries[0].name]
+
+
+def test_who_finds_no_room_waits_until_what_is_being_written_can_go(
+    bucket: Counted, entries: tuple[SegmentEntry, ...], tmp_path: Path
+) -> None:
+    most = max(entry.bytes for entry in entries)
+    waited = threading.Event()
+
+    def second() -> pa.Buffer:
+        def check() -> None:
+            assert waited.is_set()
+            assert taken(tmp_path) <= most
+
+        other = Counted(bucket.inner)
+        other.happens = check
+        return Cache(tmp_path, most).read(other, entries[1])
+
+    with ThreadPoolExecutor(1) as threads:
+        found = []
+
+        def meanwhile() -> None:
+            (part,) = files(tmp_path)
+            found.append(threads.submit(second))
+            until_somebody_waits_for(part)
+            waited.set()
+
+        bucket.happens = meanwhile
+        Cache(tmp_path, most).read(bucket, entries[0])
+        assert found[0].result().size == entries[1].bytes
+    assert taken(tmp_path) == entries[1].bytes
+
+
+def test_a_process_that_is_forked_meanwhile_holds_nobody_up(
+    bucket: Counted, entries: tuple[SegmentEntry, ...], tmp_path: Path
+) -> None:
+    """As the workers of a loader are, while a thread fetches a segment."""
+    end, write = os.pipe()
+    with ThreadPoolExecutor(1) as threads:
+        second = []
+
+        def meanwhile() -> None:
+            second.append(threads.submit(Cache(tmp_path).read, bucket, entries[0]))
+            until_somebody_waits_for(files(tmp_path)[0])
+            forked.append(os.fork())
+            if not forked[-1]:
+                os.close(write)
+                os.read(end, 1)
+                os._exit(0)
+
+        forked: list[int] = []
+        bucket.happens = meanwhile
+        try:
+            Cache(tmp_path).read(bucket, entries[0])
+            assert second[0].result(20).size == entries[0].bytes
+        finally:
+            os.close(write)
+            os.close(end)
+            os.waitpid(forked[0], 0)
+
+
+def until_somebody_waits_for(path: Path) -> None:
+    """Return once a lock on a file is waited for, as the kernel tells."""
+    inode = f":{path.stat().st_ino} "
+    until = time.monotonic() + 30.0
+    while not any("->" in line and inode in line for line in LOCKS.read_text().splitlines()):
+        assert time.monotonic() < until, f"nobody waits for {path}"
+        threading.Event().wait(0.001)
+
+
+def test_processes_that_race_fetch_each_segment_once(s3_url: str, tmp_path: Path) -> None:
+    writer = Writer(open_bucket(s3_url), stream())
+    writer.commit(0, *(episodes(writer.spec, [30], first=at, closed_offset=at) for at in range(4)))
+    command = [sys.executable, "-c", READ, s3_url, str(tmp_path)]
+    readers = [
+        subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)  # noqa: S603  (ours)
+        for _ in range(3)
+    ]
+    for reader in readers:
+        assert reader.stdout is not None
+        assert reader.stdout.readline() == "ready\n"
+    for reader in readers:
+        assert reader.stdin is not None
+        reader.stdin.write("go\n")
+        reader.stdin.flush()
+    told = [reader.communicate(timeout=60)[0].split() for reader in readers]
+    assert [whole for whole, _ in told] == ["True"] * 3
+    assert sum(int(fetched) for _, fetched in told) == 4
+    assert [path.suffix for path in files(tmp_path)] == [".arrow"] * 4
+
+
+def test_a_store_that_is_larger_than_its_cache_is_read_whole(bucket: Counted, tmp_path: Path) -> None:
+    plain = snapshot.take(bucket, stream())
+    most = 2 * max(entry.bytes for entry in plain.entries)
+    cache = Cache(tmp_path, most)
+    through = snapshot.take(bucket, stream(), cache=cache, verify=True)
+    for _ in range(3):
+        for expected, found in zip(plain.segments, through.segments, strict=True):
+            assert found.batch.equals(expected.batch)
+            assert taken(tmp_path) <= most
+    assert cache.counts.fetched == 3 * SEGMENTS
+    # What was evicted is let go of, but for what is held here.
+    assert MAPS.read_text().count(str(tmp_path)) <= 3
+    assert {path.suffix for path in files(tmp_path)} == {".arrow"}
+
+
+def test_what_is_open_is_not_what_was_used_longest_ago(bucket: Counted, tmp_path: Path) -> None:
+    entries = snapshot.take(bucket, stream()).entries
+    cache = Cache(tmp_path, 2 * max(entry.bytes for entry in entries))
+    opener = Opener(bucket, stream(), cache=cache)
+    opener.open(entries[0])
+    for entry in entries[1:]:
+        age(tmp_path)
+        opener.open(entries[0])
+        opener.open(entry)
+    assert cache.counts.fetched == SEGMENTS
+
+
+def test_a_store_in_an_object_store_is_read_through_the_users_cache(s3_url: str, own_cache: Path) -> None:
+    writer = Writer(open_bucket(s3_url), stream())
+    writer.commit(0, episodes(writer.spec, [3]))
+    replay = Replay.open(s3_url)
+    assert not own_cache.exists()
+    assert [episode.episode for episode in replay.episodes()] == [0]
+    writer.commit(0, episodes(writer.spec, [3], first=1, closed_offset=1))
+    assert replay.refresh()
+    assert [episode.episode for episode in replay.episodes()] == [0, 1]
+    assert [path.suffix for path in files(own_cache / "penstock")] == [".arrow"] * 2
+    # Segments alone: a commit could be read before it is there.
+    assert all("segments" in path.name for path in files(own_cache / "penstock"))
+
+
+def test_a_folder_and_memory_need_no_cache(tmp_path: Path, own_cache: Path) -> None:
+    for url in (str(tmp_path / "store"), (tmp_path / "other").as_uri(), "memory://"):
+        bucket = open_bucket(url)
+        writer = Writer(bucket, stream())
+        writer.commit(0, episodes(writer.spec, [3]))
+        assert list(Replay.open(bucket).episodes())
+    assert not own_cache.exists()
+
+
+def test_the_names_of_files_are_those_of_segments(
+    bucket: Counted, entries: tuple[SegmentEntry, ...], tmp_path: Path
+) -> None:
+    Cache(tmp_path).read(bucket, entries[0])
+    (file,) = files(tmp_path)
+    assert layout.written_for(file.name.replace("-", "/", 2)) == 0
