@@ -28,6 +28,9 @@ NEVER_IMPORTED = {
 }
 # A command's wiring may import what its audit compares: replaying an episode needs a store and an env.
 WIRING = {COMPONENTS["consumers"] / "cli" / name: {"penstock_producers"} for name in ("replay.py", "recompute.py")}
+# The reader for torch is a room of its own: who has torch imports it by name, and nothing else of the package does.
+TORCH = "penstock_consumers.replay.torch"
+WIRING |= {source: {"torch"} for source in (COMPONENTS["consumers"] / "replay" / "torch").glob("*.py")}
 UNSAFE = {
     *("pickle", "cPickle", "cloudpickle", "dill", "joblib", "marshal", "shelve"),
     *("eval", "exec", "torch.load", "torch.save", "torch.jit.load", "numpy.load", "numpy.save", "pandas.read_pickle"),
@@ -127,6 +130,14 @@ def test_components_depend_inward_only(component: str) -> None:
     for source in sources:
         roots = {name.partition(".")[0] for name in imports(ast.parse(source.read_text()))}
         assert not roots & NEVER_IMPORTED[component] - WIRING.get(source, set()), source
+
+
+def test_only_the_reader_for_torch_imports_what_needs_torch() -> None:
+    rooms = {source.parent for source, allowed in WIRING.items() if allowed == {"torch"}}
+    assert rooms == {COMPONENTS["consumers"] / "replay" / "torch"}
+    others = [source for source in COMPONENTS["consumers"].rglob("*.py") if source.parent not in rooms]
+    found = [source for source in others for name in imports(ast.parse(source.read_text())) if name.startswith(TORCH)]
+    assert found == []
 
 
 @pytest.mark.parametrize("component", COMPONENTS)

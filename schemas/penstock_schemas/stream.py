@@ -46,6 +46,7 @@ RESERVED = frozenset(
         *(field.name for field in ROW_FIELDS),
         *("producer", "incarnation", "offset", "timestamp_ms", "opened_offset", "closed_offset", "closed_ms"),
         *("length", "return", "chunk_first_step", "next_observation", "terminated", "truncated"),
+        *("discount", "step", "id", "index", "weight", "mask", "valid", "lengths", "burn_in"),
     )
 )
 _OFFSET_BYTES = 4

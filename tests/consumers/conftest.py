@@ -9,6 +9,14 @@ from tests.consumers import s3
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from pathlib import Path
+
+
+@pytest.fixture
+def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The folder of the user's caches, in which segments of object stores are kept: a new one."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    return tmp_path / "cache"
 
 
 @pytest.fixture(scope="session")
@@ -20,7 +28,7 @@ def moto(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
 
 @pytest.fixture
-def s3_url(moto: str, monkeypatch: pytest.MonkeyPatch) -> str:
+def s3_url(moto: str, own_cache: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     """The URL of a store on S3 that is new; the environment says where and with which credentials."""
     _environment(monkeypatch, moto)
     return f"s3://bucket/stores/{uuid.uuid4().hex}"
@@ -43,7 +51,7 @@ def versity(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
 
 @pytest.fixture
-def versity_url(versity: str, monkeypatch: pytest.MonkeyPatch) -> str:
+def versity_url(versity: str, own_cache: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     """The URL of a store on that gateway that is new."""
     _environment(monkeypatch, versity)
     return f"s3://bucket/stores/{uuid.uuid4().hex}"

@@ -1,24 +1,72 @@
+"""What a learner publishes is kept, then announced; versions only grow, whoever crashes, and one learner publishes."""
+
 from __future__ import annotations
 
+import json
+import re
 from concurrent.futures import Future
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
+import torch
+from numpy.testing import assert_array_equal
 
 from penstock_consumers import policies
 from penstock_consumers.policies import PolicyPublisher
 from penstock_consumers.store import layout
 from penstock_consumers.store.bucket import open_bucket
-from penstock_schemas.errors import LogUnavailableError, PolicyError
+from penstock_schemas.errors import LogUnavailableError, PolicyError, StoreMismatchError, StoreUnavailableError
 from penstock_schemas.log.memory import MemoryLog
 from penstock_schemas.policies import FOLDER, MAX_INLINE_BYTES, decode_announcement, decode_policy
+from tests.consumers.stores import Writer, stream
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
     from penstock_consumers.store.bucket import Bucket
     from penstock_schemas.log import Appended, Record
 
 TOPIC = "policies.test"
+
+
+class Crashed(BaseException):
+    """The learner's process is gone."""
+
+
+class Crashing:
+    """A bucket, and a log, in whose n-th change a learner dies: before it is made, or after."""
+
+    def __init__(self, bucket: Bucket, log: MemoryLog, *, at: int, made: bool) -> None:
+        self._inner: Any = bucket
+        self.log: Any = log
+        self._left, self._made = at, made
+
+    def change(self, call: Callable[[], Any]) -> Any:
+        self._left -= 1
+        if self._left == 0 and not self._made:
+            raise Crashed
+        answer = call()
+        if self._left == 0:
+            raise Crashed
+        return answer
+
+    def __getattr__(self, name: str) -> Any:
+        inner = getattr(self._inner, name)
+        return inner if name not in {"create", "put"} else lambda *of: self.change(lambda: inner(*of))
+
+    def appender(self) -> Any:
+        inner, outer = self.log.appender(), self
+
+        class Appender:
+            def append(self, *of: Any, **record: Any) -> Any:
+                return outer.change(lambda: inner.append(*of, **record))
+
+            def close(self) -> None:
+                inner.close()
+
+        return Appender()
 
 
 @pytest.fixture
@@ -28,59 +76,228 @@ def bucket() -> Bucket:
 
 @pytest.fixture
 def log() -> MemoryLog:
-    log = MemoryLog()
-    log.create(TOPIC, compacted=True)
-    return log
+    return MemoryLog()
 
 
-def publisher(log: MemoryLog, bucket: Bucket) -> PolicyPublisher:
-    return PolicyPublisher(log.appender(), TOPIC, bucket)
+def publisher(log: Any, bucket: Any) -> PolicyPublisher:
+    return PolicyPublisher("test", store=bucket, log=log)
 
 
 def weights(value: float) -> dict[str, np.ndarray[Any, Any]]:
     return {"w": np.full((2, 3), value, np.float32)}
 
 
-def announced(log: MemoryLog) -> Record:
+def announced(log: MemoryLog) -> list[Record]:
     reader = log.reader()
     reader.seek(TOPIC, 0, reader.bounds(TOPIC, 0)[0])
-    return reader.poll(0.0)[-1]
+    return list(reader.poll(0.0))
 
 
-def test_a_version_is_stored_and_announced(log: MemoryLog, bucket: Bucket) -> None:
-    record = publisher(log, bucket).publish(weights(0.5), {"epsilon": 0.1})
+def versions(log: MemoryLog) -> list[int]:
+    return [decode_announcement(record).version for record in announced(log)]
+
+
+def test_a_version_is_claimed_stored_and_announced(log: MemoryLog, bucket: Bucket) -> None:
+    record = publisher(log, bucket).publish(weights(0.5), epsilon=0.1)
     assert record.version == 1
     assert bucket.read(layout.POLICIES + record.object_name).to_pybytes() == record.to_safetensors()
     assert layout.policy_version(layout.POLICIES + record.object_name) == 1
-    read = decode_policy(announced(log))
+    claim = json.loads(bucket.read("policies/000000000001.json").to_pybytes())
+    assert (claim["version"], claim["digest"]) == (1, record.digest.hex())
+    read = decode_policy(announced(log)[-1])
     assert (read.version, read.settings, read.digest) == (1, {"epsilon": 0.1}, record.digest)
 
 
 def test_a_version_larger_than_a_message_is_stored_and_announced_by_name(log: MemoryLog, bucket: Bucket) -> None:
-    record = publisher(log, bucket).publish({"w": np.zeros(MAX_INLINE_BYTES, np.uint8)}, {"epsilon": 0.1})
-    told = decode_announcement(announced(log))
-    assert (told.version, told.settings, told.inline) == (1, {"epsilon": 0.1}, None)
+    record = publisher(log, bucket).publish({"w": np.zeros(MAX_INLINE_BYTES, np.uint8)}, temperature=0.5, noise=1)
+    told = decode_announcement(announced(log)[-1])
+    assert (told.version, told.settings, told.inline) == (1, {"temperature": 0.5, "noise": 1.0}, None)
     stored = bucket.read(layout.POLICIES + told.object_name).to_pybytes()
     assert told.policy(stored).digest == record.digest
+
+
+def test_a_module_is_published_by_its_state_as_it_is_then(log: MemoryLog, bucket: Bucket) -> None:
+    module = torch.nn.Sequential(torch.nn.Linear(2, 3), torch.nn.BatchNorm1d(3))
+    state = {name: value.numpy().copy() for name, value in module.state_dict().items()}
+    record = publisher(log, bucket).publish(module)
+    with torch.no_grad():
+        module[0].weight += 1.0
+    for read in (record, decode_policy(announced(log)[-1])):
+        assert read.weights.keys() == state.keys() == module.state_dict().keys()
+        for name, value in state.items():
+            assert_array_equal(read.weights[name], value, strict=True)
+
+
+def test_statistics_travel_among_the_weights(log: MemoryLog, bucket: Bucket) -> None:
+    statistics = {"connectors.0.mean": np.ones(4), "connectors.0.variance": np.full(4, 2.0)}
+    publisher(log, bucket).publish(weights(1.0), connectors=statistics)
+    read = decode_policy(announced(log)[-1]).weights
+    assert read.keys() == {"w", *statistics}
+    assert_array_equal(read["connectors.0.variance"], statistics["connectors.0.variance"], strict=True)
+
+
+@pytest.mark.parametrize(
+    ("policy", "named", "expected"),
+    [
+        ({"a": np.ones(3), "b": np.array([[1, 2], [3, np.nan]])}, {}, r"weight 'b': nan at \(1, 1\) is not finite"),
+        ({"log_std": np.float32("inf")}, {}, r"weight 'log_std': inf at \(\) is not finite"),
+        ({"w": torch.ones(2, dtype=torch.bfloat16)}, {}, r"weight 'w': .*BFloat16: cast it to a dtype that numpy has"),
+        ({"w": np.array(["text"])}, {}, r"weight 'w': its dtype is <U4: give floats"),
+        (3, {}, r"a int to publish: give a torch module, or its weights by name"),
+        ({"w": np.ones(1)}, {"epsilon": 1.5}, r"epsilon=1\.5: use a number from 0 to 1"),
+        ({"w": np.ones(1)}, {"temperature": 0.0}, r"temperature=0\.0: use a number from 1e-30"),
+        ({"w": np.ones(1)}, {"noise": float("nan")}, r"noise=nan: use a number from 0 to"),
+        (
+            {"w": np.ones(1)},
+            {"connectors": {"mean": np.ones(1)}},
+            r"connectors\['mean'\]: its name is to be connectors",
+        ),
+        (
+            {"connectors.0.mean": np.ones(1)},
+            {"connectors": {"connectors.0.mean": np.ones(1)}},
+            r"connectors\['connectors\.0\.mean'\]: .* not that of a weight",
+        ),
+        (
+            {"w": np.ones(1)},
+            {"connectors": {"connectors.0.mean": np.array([np.inf])}},
+            r"'connectors\.0\.mean': inf at",
+        ),
+    ],
+)
+def test_what_no_producer_would_load_is_refused_by_name_and_spends_no_version(
+    log: MemoryLog, bucket: Bucket, policy: Any, named: dict[str, Any], expected: str
+) -> None:
+    ours = publisher(log, bucket)
+    with pytest.raises(PolicyError, match=expected):
+        ours.publish(policy, **named)
+    assert (ours.newest, versions(log), list(bucket.list(layout.POLICIES))) == (0, [], [])
+    assert ours.publish(weights(1.0)).version == 1
 
 
 def test_publishers_one_after_another_go_on_counting(log: MemoryLog, bucket: Bucket) -> None:
     first = publisher(log, bucket)
     assert [first.publish(weights(at)).version for at in (1, 2)] == [1, 2]
-    assert first.publish(weights(3), version=10).version == 10
     second = publisher(log, bucket)
-    assert second.newest == 10
-    assert second.publish(weights(4)).version == second.newest == 11
-    assert decode_policy(announced(log)).version == 11
+    assert second.newest == 2
+    assert second.publish(weights(4)).version == second.newest == 3
+    assert versions(log) == [1, 2, 3]
 
 
-def test_no_version_goes_back(log: MemoryLog, bucket: Bucket) -> None:
-    publisher(log, bucket).publish(weights(1), version=5)
+def test_of_two_learners_the_second_to_claim_a_version_is_told_who_the_other_is(log: MemoryLog, bucket: Bucket) -> None:
+    first, second = publisher(log, bucket), publisher(log, bucket)
+    first.publish(weights(1))
+    theirs = json.loads(bucket.read("policies/000000000001.json").to_pybytes())["writer"]
+    expected = rf"stream 'test': policy version 1 is claimed by {re.escape(theirs)}, .*: another learner publishes to"
+    # The second one is never the publisher by trying again, nor by equal weights.
+    for _ in range(2):
+        with pytest.raises(PolicyError, match=expected):
+            second.publish(weights(1))
+    first.publish(weights(2))
+    assert versions(log) == [1, 2]
+    # Whoever is started anew goes on behind what is claimed, and the one before it is told.
+    third = publisher(log, bucket)
+    assert third.publish(weights(3)).version == 3
+    with pytest.raises(PolicyError, match="policy version 3 is claimed by"):
+        first.publish(weights(4))
+    assert versions(log) == [1, 2, 3]
+
+
+def test_a_learner_that_was_overtaken_while_it_stood_still_announces_nothing(log: MemoryLog, bucket: Bucket) -> None:
+    class Slow(Crashing):
+        """Another learner starts and publishes while our weights are on their way into the store."""
+
+        def change(self, call: Callable[[], Any]) -> Any:
+            answer = call()
+            self._left -= 1
+            if self._left == 0:
+                assert publisher(log, bucket).publish(weights(2)).version == 2
+            return answer
+
+    with pytest.raises(PolicyError, match="policy version 2 is claimed by"):
+        publisher(log, Slow(bucket, log, at=2, made=True)).publish(weights(1))
+    assert versions(log) == [2]
+
+
+@pytest.mark.parametrize("made", [False, True])
+@pytest.mark.parametrize("at", [1, 2, 3])
+def test_a_learner_that_dies_anywhere_in_publish_leaves_nothing_wrong(
+    log: MemoryLog, bucket: Bucket, at: int, made: bool
+) -> None:
+    publisher(log, bucket).publish(weights(1))
+    dying = Crashing(bucket, log, at=at, made=made)
+    log_of_dying: Any = log
+    ours = PolicyPublisher("test", store=dying, log=log_of_dying)  # type: ignore[arg-type]  # it stands for a bucket
+    ours._appender = dying.appender()
+    with pytest.raises(Crashed):
+        ours.publish(weights(2))
+    spent = 1 if (at, made) == (1, False) else 2
+    before = versions(log)
+    assert before == ([1, 2] if (at, made) == (3, True) else [1])
     later = publisher(log, bucket)
-    for version in (5, 4, 0):
-        with pytest.raises(PolicyError, match=rf"policy version {version}: version 5 is in the store; versions only"):
-            later.publish(weights(2), version=version)
-    assert (later.newest, decode_policy(announced(log)).version) == (5, 5)
+    assert later.newest == spent
+    assert later.publish(weights(3)).version == spent + 1
+    assert versions(log) == [*before, spent + 1]
+    # Whatever was announced is in the store as it was announced, whether or not it travelled inline.
+    for record in announced(log):
+        told = decode_announcement(record)
+        assert told.policy(bucket.read(layout.POLICIES + told.object_name).to_pybytes()).version == told.version
+
+
+def test_a_claim_whose_answer_was_lost_is_our_own(log: MemoryLog, bucket: Bucket) -> None:
+    class Lost(Crashing):
+        """A store that makes a change, and is not heard to."""
+
+        def change(self, call: Callable[[], Any]) -> Any:
+            answer = call()
+            self._left -= 1
+            if self._left == 0:
+                raise StoreUnavailableError("store: it did not answer")
+            return answer
+
+    ours = publisher(log, Lost(bucket, log, at=1, made=True))
+    with pytest.raises(StoreUnavailableError):
+        ours.publish(weights(1))
+    assert ours.publish(weights(2)).version == 2
+    assert versions(log) == [2]
+
+
+def test_a_store_that_was_begun_anew_goes_on_behind_what_its_topic_announced(log: MemoryLog, bucket: Bucket) -> None:
+    for at in range(3):
+        publisher(log, bucket).publish(weights(at))
+    anew = publisher(log, open_bucket("memory://"))
+    assert anew.newest == 3
+    assert anew.publish(weights(9)).version == 4
+
+
+def test_a_record_that_does_not_read_is_no_version(log: MemoryLog, bucket: Bucket) -> None:
+    log.create(TOPIC, compacted=True)
+    log.appender().append(TOPIC, 0, key=b"policy", value=b"no policy").result(1.0)
+    assert publisher(log, bucket).publish(weights(1)).version == 1
+
+
+def test_claims_that_a_listing_does_not_name_yet_count(log: MemoryLog, bucket: Bucket) -> None:
+    class Lagging(Crashing):
+        def list(self, prefix: str) -> list[str]:
+            return []
+
+    ours = publisher(log, bucket)
+    for at in range(3):
+        ours.publish(weights(at))
+    later = publisher(MemoryLog(), Lagging(bucket, log, at=0, made=True))
+    assert later.newest == 3
+
+
+def test_a_learner_goes_on_from_the_newest_version_that_is_kept(log: MemoryLog, bucket: Bucket) -> None:
+    ours = publisher(log, bucket)
+    assert ours.last() is None
+    for at in range(1, 12):
+        ours.publish(weights(at))
+    # Claimed and not kept, by a learner that died.
+    bucket.put(layout.policy_claim(12), b"{}")
+    last = publisher(log, bucket).last()
+    assert last is not None
+    assert last.version == 11
+    assert_array_equal(last.weights["w"], weights(11)["w"], strict=True)
 
 
 def test_a_store_keeps_policies_where_its_producers_look_for_them() -> None:
@@ -90,9 +307,18 @@ def test_a_store_keeps_policies_where_its_producers_look_for_them() -> None:
 def test_what_is_no_policy_does_not_count(log: MemoryLog, bucket: Bucket) -> None:
     name = publisher(log, bucket).publish(weights(1)).object_name
     later = name.replace("000000000001", "000000000009")
-    for stray in (f"{later}.bak", "000000000009-best.safetensors", "best.safetensors", f"kept/{later}", ".DS_Store"):
+    strays = (f"{later}.bak", "000000000009-best.safetensors", "best.json", f"kept/{later}", "9.json", ".DS_Store")
+    for stray in strays:
         bucket.put(layout.POLICIES + stray, b"stray")
     assert publisher(log, bucket).newest == 1
+
+
+def test_the_store_of_another_stream_is_refused(log: MemoryLog, tmp_path: Path) -> None:
+    Writer(open_bucket(tmp_path), stream("walkers"))
+    with pytest.raises(StoreMismatchError, match=r"holds the stream 'walkers', not 'test': choose its own"):
+        PolicyPublisher("test", store=tmp_path, log=log)
+    with PolicyPublisher("walkers", store=str(tmp_path), log=log) as ours:
+        assert ours.publish(weights(1)).version == 1
 
 
 def test_a_version_that_the_log_did_not_take_is_not_used_again(log: MemoryLog, bucket: Bucket) -> None:
@@ -105,7 +331,9 @@ def test_a_version_that_the_log_did_not_take_is_not_used_again(log: MemoryLog, b
     assert publisher(log, bucket).newest == 2
 
 
-def test_a_log_that_does_not_acknowledge_is_named(bucket: Bucket, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_log_that_does_not_acknowledge_is_named(
+    log: MemoryLog, bucket: Bucket, monkeypatch: pytest.MonkeyPatch
+) -> None:
     class Silent:
         def append(self, topic: str, partition: int, **record: Any) -> Future[Appended]:
             return Future()
@@ -113,6 +341,12 @@ def test_a_log_that_does_not_acknowledge_is_named(bucket: Bucket, monkeypatch: p
         def close(self, timeout: float = 10.0) -> None: ...
 
     monkeypatch.setattr(policies, "_TIMEOUT_SECONDS", 0.01)
+    monkeypatch.setattr(log, "appender", Silent)
     expected = rf"topic '{TOPIC}': policy version 1 was not acknowledged within 0\.01 s: check the log"
     with pytest.raises(LogUnavailableError, match=expected):
-        PolicyPublisher(Silent(), TOPIC, bucket).publish(weights(1))
+        publisher(log, bucket).publish(weights(1))
+
+
+def test_a_log_that_was_given_is_left_open(log: MemoryLog, bucket: Bucket) -> None:
+    publisher(log, bucket).close()
+    assert publisher(log, bucket).publish(weights(1)).version == 1

@@ -16,7 +16,7 @@ import sys
 class Missing:
     def find_spec(self, name, path=None, target=None):
         if name.partition(".")[0] in {
-            "torch", "gymnasium", "kafka", "prometheus_client", "pydantic", "pydantic_settings", "rich", "safetensors"
+            "torch", "gymnasium", "kafka", "prometheus_client", "pydantic", "pydantic_settings", "rich"
         }:
             raise ModuleNotFoundError(f"No module named {name!r}", name=name)
 
@@ -30,12 +30,19 @@ else:
 
 from penstock_consumers.cli.info import format_info
 from penstock_consumers.info import describe
-from penstock_consumers.replay import Replay, normalization, observed
+from penstock_consumers.replay import Prefetch, Replay, RunningStatistics, observed
 from penstock_consumers.store.bucket import open_bucket
 
 replay = Replay.open(sys.argv[1])
-batch = next(replay.transitions(32))
+with Prefetch(replay.transitions(32)) as batches:
+    batch = next(batches)
 print(replay.steps, len(list(replay.episodes())), len(batch["reward"]))
+next(replay.sequences(4, 2))
+next(replay.scan())
+try:
+    import penstock_consumers.replay.torch
+except ModuleNotFoundError as error:
+    print(error, file=sys.stderr)
 print(format_info(describe(open_bucket(sys.argv[1]))))
 """
 
@@ -47,3 +54,4 @@ def test_a_learner_needs_neither_torch_nor_gymnasium_nor_any_service(tmp_path: P
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)  # noqa: S603  (our own)
     assert done.returncode == 0, done.stderr
     assert done.stdout.startswith("7 2 32\n")
+    assert done.stderr == "No module named 'torch'\n"

@@ -66,6 +66,7 @@ def test_a_batch_has_the_declared_names_shapes_and_dtypes(bucket: Bucket) -> Non
         "observation": ((7, 4), "float32"),
         "action": ((7,), "int64"),
         "reward": ((7,), "float64"),
+        "discount": ((7,), "float32"),
         "next_observation": ((7, 4), "float32"),
         "terminated": ((7,), "bool"),
         "truncated": ((7,), "bool"),
@@ -73,6 +74,7 @@ def test_a_batch_has_the_declared_names_shapes_and_dtypes(bucket: Bucket) -> Non
         "logits": ((7, 3), "float32"),
         "policy_version": ((7,), "int64"),
         "episode": ((7,), "int64"),
+        "step": ((7,), "int64"),
     }
 
 
@@ -134,17 +136,15 @@ def test_a_block_is_bounded_in_bytes(bucket: Bucket) -> None:
     assert batch["observation"].base is not None
 
 
-def test_an_iterator_goes_on_to_a_refreshed_snapshot_when_its_block_ends(bucket: Bucket) -> None:
+def test_an_iterator_goes_on_to_a_refreshed_snapshot_with_its_next_batch(bucket: Bucket) -> None:
     replay = Replay.open(bucket)
-    batches = replay.transitions(8)
-    next(batches)
+    batches, begun = replay.transitions(8), replay.transitions(8)
+    next(begun)
     writer = Writer(bucket, replay.spec)
     writer.commit(5, episodes(replay.spec, [50_000], first=15))
     assert replay.refresh()
-    has_new = [bool((next(batches)["observation"][:, 0] == 15).any()) for _ in range(200)]
-    first_new = has_new.index(True)
-    assert first_new > 1
-    assert all(has_new[first_new:])
+    for some in (batches, begun):
+        assert all((next(some)["observation"][:, 0] == 15).any() for _ in range(200))
 
 
 def test_an_iterator_in_progress_does_not_see_what_was_not_refreshed(bucket: Bucket) -> None:
@@ -176,7 +176,7 @@ def test_a_store_without_steps() -> None:
     bucket = open_bucket("memory://")
     writer = Writer(bucket, stream())
     replay = Replay.open(bucket)
-    with pytest.raises(StoreError, match="no steps in it yet"):
+    with pytest.raises(StoreError, match="no steps in the store yet"):
         replay.transitions()
     writer.commit(0)
     replay.refresh()
@@ -185,3 +185,54 @@ def test_a_store_without_steps() -> None:
     writer.commit(0, episodes(writer.spec, [2]))
     replay.refresh()
     assert len(next(replay.transitions())["reward"]) == 256
+
+
+@pytest.mark.parametrize("n_step", [2, 3, 10])
+def test_n_steps_are_summed_up_to_the_end_of_the_episode(bucket: Bucket, n_step: int) -> None:
+    replay = Replay.open(bucket)
+    batch = drawn(replay, 3_000, n_step=n_step, gamma=0.9)
+    stored = list(replay.episodes())
+    for at in range(0, 3_000, 7):
+        episode, step = stored[batch["episode"][at]], batch["step"][at]
+        ahead = min(n_step, episode.length - step)
+        rewards = episode.reward[step : step + ahead]
+        np.testing.assert_allclose(batch["reward"][at], (rewards * 0.9 ** np.arange(ahead)).sum(), rtol=1e-12)
+        np.testing.assert_array_equal(batch["observation"][at], episode.observation[step])
+        np.testing.assert_array_equal(batch["next_observation"][at], episode.observation[step + ahead])
+        last = step + ahead == episode.length
+        terminated = last and bool(episode.ends & Ends.TERMINATED)
+        assert batch["terminated"][at] == terminated
+        assert batch["truncated"][at] == (last and bool(episode.ends & Ends.TRUNCATED))
+        np.testing.assert_allclose(batch["discount"][at], 0.0 if terminated else 0.9**ahead, rtol=1e-6)
+        assert batch["policy_version"][at] == episode.policy_version[step]
+        assert batch["log_prob"][at] == episode.extras["log_prob"][step]
+    assert batch["reward"].dtype == episode.reward.dtype
+
+
+def test_only_the_columns_that_are_asked_for_in_their_own_order(bucket: Bucket) -> None:
+    replay = Replay.open(bucket)
+    batch = next(replay.transitions(64, columns=["id", "step", "reward"], seed=5))
+    assert list(batch) == ["reward", "step", "id"]
+    for name, step, reward in zip(batch["id"], batch["step"], batch["reward"], strict=True):
+        assert replay.episode(name).reward[step] == reward
+    everything = next(replay.transitions(64, seed=5))
+    np.testing.assert_array_equal(everything["reward"], batch["reward"])
+
+
+@pytest.mark.parametrize(
+    ("wrong", "told"),
+    [
+        ({"n_step": 0}, "n_step 0: a transition has at least one step"),
+        ({"gamma": 1.5}, "gamma 1.5: a discount is between 0 and 1"),
+        ({"gamma": float("nan")}, "gamma nan"),
+        (
+            {"columns": ["reward", "rewards"]},
+            r"columns \['rewards'\]: not of this stream; there are observation, action",
+        ),
+        ({"columns": []}, "columns"),
+        ({"columns": "reward"}, r"as in columns=\['reward'\]"),
+    ],
+)
+def test_arguments_that_make_no_sense(bucket: Bucket, wrong: dict[str, Any], told: str) -> None:
+    with pytest.raises(SettingsError, match=told):
+        Replay.open(bucket).transitions(8, **wrong)

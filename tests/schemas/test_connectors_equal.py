@@ -186,8 +186,8 @@ def within(whole: Trajectories, reach: int, rng: np.random.Generator) -> tuple[i
 
 
 @st.composite
-def pipelines(draw: st.DrawFn) -> tuple[Pipeline, Space]:
-    """Some connectors, each of which takes what comes out of the one before."""
+def descriptions(draw: st.DrawFn) -> tuple[list[dict[str, Any]], Space, Space]:
+    """Some connectors, each of which takes what comes out of the one before; observations and actions."""
     space, action = draw(st.sampled_from(OBSERVATIONS)), draw(st.sampled_from(ACTIONS))
     described: list[dict[str, Any]] = []
     for name in draw(st.lists(st.sampled_from(sorted(CONNECTORS)), max_size=6)):
@@ -199,7 +199,11 @@ def pipelines(draw: st.DrawFn) -> tuple[Pipeline, Space]:
         except SpaceError:
             continue
         described.append(one)
-    return make_pipeline(described, space, action), action
+    return described, space, action
+
+
+def pipelines() -> st.SearchStrategy[tuple[Pipeline, Space]]:
+    return descriptions().map(lambda made: (make_pipeline(*made), made[2]))
 
 
 def _flat(space: Space) -> bool:

@@ -9,18 +9,26 @@ import numpy as np
 import pyarrow as pa
 
 from penstock_consumers.replay.segment import given_dtypes, masked
+from penstock_consumers.replay.transitions import chosen
+from penstock_consumers.replay.where import Where
+from penstock_consumers.store import layout
+from penstock_consumers.store.commits import ranges_of
 from penstock_schemas.chunks import Ends
+from penstock_schemas.columns import ranges
+from penstock_schemas.errors import StoreError
 from penstock_schemas.spaces import unflatten
 from penstock_schemas.stream import INFO, METRIC, STATE
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Collection, Iterator
 
     from numpy.typing import NDArray
 
+    from penstock_consumers.replay.seen import Lens
     from penstock_consumers.replay.segment import Segment
     from penstock_consumers.replay.snapshot import Snapshot
     from penstock_schemas.columns import Column
+    from penstock_schemas.spaces import Space
     from penstock_schemas.stream import StreamSpec
 
 _FIXED = ("incarnation", "env", "episode", "length", "return", "ends", "opened_offset", "closed_offset", "closed_ms")
@@ -32,6 +40,9 @@ _KEY = ("incarnation", "env", "episode")
 @dataclass(frozen=True, slots=True, eq=False)
 class Episode:
     """One episode of T steps; its arrays are read-only views of the store where the stored dtype is the given one.
+
+    What was not asked for is not there: None in place of observations and actions, no item among extras, infos,
+    metrics and states. All else is always there.
 
     `opened_offset` and `closed_offset` are the records in which it began and with which it ended, `closed_ms` the
     log's time of the latter, in milliseconds since 1970. `reset_options` is JSON. `continues` is the number of
@@ -61,10 +72,10 @@ class Episode:
     observation: Any
     """In the structure of the observation space: arrays of shape (T + 1, *leaf), in dicts and tuples where it is one.
 
-    Dtypes are the environment's; text is an object array of str.
+    Dtypes are the environment's; text is an object array of str. None where other columns were asked for.
     """
     action: Any
-    """In the structure of the action space, arrays of shape (T, *leaf)."""
+    """In the structure of the action space, arrays of shape (T, *leaf); None where other columns were asked for."""
     reward: NDArray[Any]
     """Shape (T,)."""
     extras: dict[str, NDArray[Any]]
@@ -100,22 +111,36 @@ def episode_id(producer: str, incarnation: int, env: int, episode: int) -> str:
     return f"{producer}/{incarnation}/{env}/{episode}"
 
 
-def stored_in(snapshot: Snapshot, spec: StreamSpec) -> Iterator[Episode]:
-    """Give all episodes of a snapshot."""
-    for segment in snapshot.segments:
-        yield from _episodes(segment, spec, np.arange(segment.entry.rows))
+def stored_in(
+    snapshot: Snapshot,
+    spec: StreamSpec,
+    where: Where | None = None,
+    columns: Collection[str] | None = None,
+    lens: Lens | None = None,
+) -> Iterator[Episode]:
+    """Give the episodes of a snapshot of which every step fulfils `where`; all by default.
 
-
-def stored_since(before: Snapshot, snapshot: Snapshot, spec: StreamSpec) -> Iterator[Episode]:
-    """Give the episodes of a snapshot that an earlier one did not hold.
-
-    What was stored before ended below its high-water mark, in whatever segment it lies now.
+    Observations are as `lens` shows them, and episodes that it cannot show are left out; as they are stored by default.
+    Raises `SettingsError` at once, and `StoreError` with the first episode where no episode fulfils `where`; a store
+    without episodes gives nothing.
     """
-    known = {segment.entry.name for segment in before.segments}
-    for segment in snapshot.segments:
-        if segment.entry.name not in known:
-            new = segment.fixed("closed_offset") >= before.high_water(segment.partition)
-            yield from _episodes(segment, spec, np.flatnonzero(new))
+    return _stored_in(_Asked(snapshot, spec, where, columns, lens))
+
+
+def stored_since(
+    before: Snapshot,
+    snapshot: Snapshot,
+    spec: StreamSpec,
+    where: Where | None = None,
+    columns: Collection[str] | None = None,
+    lens: Lens | None = None,
+) -> Iterator[Episode]:
+    """Give the episodes of a snapshot that an earlier one did not hold, of those that `stored_in` gives; or none.
+
+    What was stored before ended below its high-water mark, in whatever segment it lies now. Raises `SettingsError` at
+    once.
+    """
+    return _stored_since(before, _Asked(snapshot, spec, where, columns, lens))
 
 
 def named(snapshot: Snapshot, spec: StreamSpec, name: str) -> Episode | None:
@@ -123,26 +148,103 @@ def named(snapshot: Snapshot, spec: StreamSpec, name: str) -> Episode | None:
     producer, *numbers = name.rsplit("/", 3)
     if len(numbers) != len(_KEY) or not all(number.isdecimal() for number in numbers):
         return None
-    for segment in snapshot.segments:
+    for number, entry in enumerate(snapshot.entries):
+        producers = ranges_of(entry).producers
+        if producers is not None and producer not in producers:
+            continue
+        segment = snapshot.segment(number)
         found = np.ones(segment.entry.rows, np.bool_)
-        for column, number in zip(_KEY, numbers, strict=True):
-            found &= segment.fixed(column) == int(number)
+        for column, value in zip(_KEY, numbers, strict=True):
+            found &= segment.fixed(column) == int(value)
         for row in np.flatnonzero(found):
             if segment.batch.column("producer")[int(row)].as_py() == producer:
-                return next(_episodes(segment, spec, np.array([row])))
+                return next(_episodes(segment, spec, np.array([row]), chosen(None, _names(spec))))
     return None
 
 
-def _episodes(segment: Segment, spec: StreamSpec, rows: NDArray[np.intp]) -> Iterator[Episode]:
+class _Asked:
+    """What is asked of a snapshot.
+
+    Attributes:
+        snapshot: of which.
+        condition: what episodes must fulfil.
+    """
+
+    def __init__(
+        self,
+        snapshot: Snapshot,
+        spec: StreamSpec,
+        where: Where | None,
+        columns: Collection[str] | None,
+        lens: Lens | None,
+    ) -> None:
+        self.snapshot = snapshot
+        self._spec = spec
+        self._names = chosen(columns, _names(spec))
+        self._lens = lens if "observation" in self._names else None
+        condition = (where or Where()).at(snapshot)
+        self.condition = self._lens.condition(condition, snapshot) if self._lens else condition
+
+    def of(self, number: int, since: int = 0) -> Iterator[Episode]:
+        """Give the episodes of a segment that ended with the record `since` or later."""
+        segment = self.snapshot.segment(number)
+        rows = self.condition.rows(segment)
+        rows = rows[segment.fixed("closed_offset")[rows] >= since]
+        shown = self._lens.episodes(self.snapshot, number, rows) if self._lens else None
+        return _episodes(segment, self._spec, rows, self._names, shown)
+
+
+def _names(spec: StreamSpec) -> dict[str, bool]:
+    """The columns that may be asked for; all of them are there by default."""
+    others = (*spec.extras, *spec.infos, *spec.metric_columns, *spec.states)
+    return dict.fromkeys(("observation", "action", "reward", *(column.name for column in others)), True)
+
+
+def _stored_in(asked: _Asked) -> Iterator[Episode]:
+    given = False
+    for number, entry in enumerate(asked.snapshot.entries):
+        if asked.condition.may_hold(entry):
+            for episode in asked.of(number):
+                given = True
+                yield episode
+    if asked.condition and not given:
+        raise StoreError(asked.condition.nothing(asked.snapshot, "episode"))
+
+
+def _stored_since(before: Snapshot, asked: _Asked) -> Iterator[Episode]:
+    known = {entry.name for entry in before.entries}
+    for number, entry in enumerate(asked.snapshot.entries):
+        since = before.high_water(layout.partition_of(entry.name))
+        new = entry.name not in known and ranges_of(entry).closed_offset[1] >= since
+        if new and asked.condition.may_hold(entry):
+            yield from asked.of(number, since)
+
+
+def _episodes(
+    segment: Segment,
+    spec: StreamSpec,
+    rows: NDArray[np.intp],
+    names: Collection[str],
+    shown: Iterator[Any] | None = None,
+) -> Iterator[Episode]:
+    """Give the episodes of some rows, with the observations that are `shown`, or those that are stored."""
     fixed = {name: segment.fixed(name)[rows].tolist() for name in _FIXED}
     other = {name: segment.batch.column(name).take(pa.array(rows)).to_pylist() for name in _OTHER}
     metrics = {
         column.name.removeprefix(METRIC): segment.batch.column(column.name).take(pa.array(rows)).to_pylist()
         for column in spec.metric_columns
+        if column.name in names
     }
+    extras, infos, states = (
+        [column for column in columns if column.name in names] for columns in (spec.extras, spec.infos, spec.states)
+    )
     dtypes = given_dtypes(spec)
-    chunk_steps = np.diff(segment.chunk_start, append=segment.entry.steps)
-    version, exploration = (np.repeat(of, chunk_steps) for of in (segment.policy_version, segment.exploration))
+    begins, ends = segment.step_offsets[rows], segment.step_offsets[rows + 1]
+    # Of these episodes' chunks, end to end, what is given of each step, end to end.
+    chunks = ranges(segment.chunk_offsets[rows], np.diff(segment.chunk_offsets)[rows])
+    chunk_steps = np.diff(segment.chunk_start, append=segment.entry.steps)[chunks]
+    version, exploration = (np.repeat(of[chunks], chunk_steps) for of in (segment.policy_version, segment.exploration))
+    behind = np.cumsum(ends - begins).tolist()
     digests = segment.batch.column("policy_digest")
 
     def items(column: Column, at: slice) -> NDArray[Any]:
@@ -152,8 +254,12 @@ def _episodes(segment: Segment, spec: StreamSpec, rows: NDArray[np.intp]) -> Ite
         valid = segment.items(column.name).valid
         return masked(items(column, at), None if valid is None else valid[at])
 
+    def structured(name: str, space: Space, columns: tuple[Column, ...], at: slice) -> Any:
+        return unflatten(space, [items(column, at) for column in columns]) if name in names else None
+
     for place, row in enumerate(rows.tolist()):
-        steps = slice(int(segment.step_offsets[row]), int(segment.step_offsets[row + 1]))
+        steps = slice(int(begins[place]), int(ends[place]))
+        here = slice(behind[place] - (steps.stop - steps.start), behind[place])
         # Each episode before has one more observation than it has steps.
         observations = slice(steps.start + row, steps.stop + row + 1)
         in_chunks = slice(int(segment.chunk_offsets[row]), int(segment.chunk_offsets[row + 1]))
@@ -172,19 +278,17 @@ def _episodes(segment: Segment, spec: StreamSpec, rows: NDArray[np.intp]) -> Ite
             opened_offset=fixed["opened_offset"][place],
             closed_offset=fixed["closed_offset"][place],
             closed_ms=fixed["closed_ms"][place],
-            policy_version=version[steps],
-            exploration=exploration[steps],
-            observation=unflatten(
-                spec.observation, [items(column, observations) for column in spec.observation_columns]
-            ),
-            action=unflatten(spec.action, [items(column, steps) for column in spec.action_columns]),
+            policy_version=version[here],
+            exploration=exploration[here],
+            observation=next(shown)
+            if shown
+            else structured("observation", spec.observation, spec.observation_columns, observations),
+            action=structured("action", spec.action, spec.action_columns, steps),
             reward=items(spec.reward_column, steps),
-            extras={extra.name: (nullable if extra.nullable else items)(extra, steps) for extra in spec.extras},
-            infos={column.name.removeprefix(INFO): nullable(column, observations) for column in spec.infos},
+            extras={extra.name: (nullable if extra.nullable else items)(extra, steps) for extra in extras},
+            infos={column.name.removeprefix(INFO): nullable(column, observations) for column in infos},
             chunk_first_step=segment.chunk_first_step[in_chunks],
             policy_digest=tuple(digests[row].as_py()),
-            chunk_state={
-                state.name.removeprefix(STATE): segment.items(state.name).view(in_chunks) for state in spec.states
-            },
+            chunk_state={state.name.removeprefix(STATE): segment.items(state.name).view(in_chunks) for state in states},
             metrics={name: values[place] for name, values in metrics.items()},
         )

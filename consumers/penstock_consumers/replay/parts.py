@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from penstock_consumers.replay.episodes import episode_id
+from penstock_schemas.chunks import Ends
 from penstock_schemas.errors import StoreError
 from penstock_schemas.sent import sent_columns
 from penstock_schemas.spaces import flatten
@@ -40,7 +41,7 @@ class Steps:
 def parts_until(replay: Replay, name: str) -> tuple[Episode, ...]:
     """Find an episode by its id, and all that it continues: the first is the part that began with the reset.
 
-    Raises `StoreError` where one of them is not in the store.
+    Raises `StoreError` where one of them is not in the store, or lost its end.
     """
     parts = [replay.episode(name)]
     while (before := parts[0].continues) is not None:
@@ -53,6 +54,11 @@ def parts_until(replay: Replay, name: str) -> tuple[Episode, ...]:
                 f"episode {part.id} continues {wanted}, which is not in the store: its steps from the reset on "
                 "cannot be had"
             ) from error
+        if parts[0].ends != Ends.CUT:
+            raise StoreError(
+                f"episode {part.id} continues {wanted}, of which the end was lost: its steps from the reset on cannot "
+                "be had"
+            )
     return tuple(parts)
 
 

@@ -3,22 +3,34 @@
 from __future__ import annotations
 
 import time
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from penstock_consumers.replay import episodes, snapshot, transitions
+from penstock_consumers.progress import bar, watched
+from penstock_consumers.replay import episodes, snapshot
+from penstock_consumers.replay.blocks import drawn
+from penstock_consumers.replay.choosing import Uniform
+from penstock_consumers.replay.scan import scan
+from penstock_consumers.replay.seen import Lens
+from penstock_consumers.replay.sequences import Sequences
+from penstock_consumers.replay.transitions import Transitions
+from penstock_consumers.replay.where import Where
 from penstock_consumers.store.bucket import open_bucket
 from penstock_schemas.errors import SettingsError, StoreError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Collection, Iterator
 
+    from penstock_consumers.replay.blocks import Batch, View
+    from penstock_consumers.replay.choosing import Chooser
     from penstock_consumers.replay.episodes import Episode
     from penstock_consumers.replay.snapshot import Snapshot
-    from penstock_consumers.replay.transitions import Batch
     from penstock_consumers.store.bucket import Bucket
+    from penstock_consumers.store.cache import Cache
+    from penstock_schemas.connectors import Pipeline
     from penstock_schemas.stream import StreamSpec
 
 
@@ -27,30 +39,56 @@ def _a_second() -> bool:
     return True
 
 
+def _shown(scanned: Callable[..., Iterator[Batch]]) -> Iterator[Batch]:
+    with bar("scan", shown=True) as progress:
+        yield from scanned(progress=progress)
+
+
 class Replay:
     """Reads a store at a snapshot: the newest commit of each partition when it was opened, or last refreshed.
 
-    A snapshot does not change and is whole: what a consumer writes meanwhile is not seen before `refresh`. All its
-    segments are open: mapped where the store is a folder, in memory where it is not. So it stays readable though
-    they are deleted from the store.
+    A snapshot does not change and is whole: what a consumer writes meanwhile is not seen before `refresh`. A segment
+    is opened when it is first read: mapped where the store is a folder, through a `Cache` where it is an object store.
+    What is open stays readable though it is deleted from the store; what is not may be collected `--collect-seconds`
+    after it was joined or retired, unless the snapshot has a name.
     """
 
-    def __init__(self, bucket: Bucket, named: str | None = None) -> None:
+    def __init__(
+        self, bucket: Bucket, named: str | None = None, *, cache: Cache | None = None, verify: bool = False
+    ) -> None:
         self._bucket = bucket
         self._named = named
         self._spec = snapshot.existing(bucket).spec
         self._snapshot = (
-            snapshot.take(bucket, self._spec) if named is None else snapshot.named(bucket, self._spec, named)
+            snapshot.take(bucket, self._spec, cache=cache, verify=verify)
+            if named is None
+            else snapshot.named(bucket, self._spec, named, cache=cache, verify=verify)
         )
 
     @classmethod
-    def open(cls, store: str | Path | Bucket, *, snapshot: str | None = None) -> Replay:
-        """Open a store at its newest snapshot, or at a named one: a folder, any URL that obstore opens, or a bucket.
+    def open(
+        cls,
+        store: str | Path | Bucket,
+        *,
+        snapshot: str | None = None,
+        cache: Cache | None = None,
+        verify: bool = False,
+    ) -> Replay:
+        """Open a store at its newest snapshot, or at a named one.
 
-        Raises `StoreError` where there is no store or no such snapshot, or where it changes faster than it opens;
-        `StoreFormatError` where another version wrote it; `CorruptStoreError` where its objects contradict each other.
+        Args:
+            store: a folder, any URL that obstore opens, or a bucket.
+            snapshot: the name of one, as `name` or `penstock-store snapshot` gave it.
+            cache: where segments of an object store are kept on this machine; in the user's own folder by default.
+            verify: hold each segment against its checksum when it is opened, which reads all of it.
+
+        Raises:
+            StoreError: there is no store or no such snapshot, or it changes faster than it opens.
+            StoreFormatError: another version of Penstock wrote it.
+            CorruptStoreError: its objects contradict each other.
         """
-        return cls(open_bucket(store) if isinstance(store, str | Path) else store, snapshot)
+        bucket = open_bucket(store) if isinstance(store, str | Path) else store
+        return cls(bucket, snapshot, cache=cache, verify=verify)
 
     @property
     def spec(self) -> StreamSpec:
@@ -75,20 +113,58 @@ class Replay:
     def refresh(self) -> bool:
         """Go on to the newest snapshot; tell whether there was a newer one. A named snapshot stays as it is.
 
-        `episodes()` in progress stay at their snapshot; `transitions()` in progress go on to the new one as soon as
-        the block that they have drawn is used up.
+        `episodes()` and `scan()` in progress stay at their snapshot; `transitions()` and `sequences()` in progress draw
+        their next batch from the new one.
         """
         if self._named is not None:
             return False
         before, self._snapshot = self._snapshot, snapshot.take(self._bucket, self._spec, self._snapshot)
         return self._snapshot is not before
 
-    def episodes(self) -> Iterator[Episode]:
+    def files(self) -> list[str]:
+        """Name the Arrow files of the snapshot's segments, for other tools.
+
+        They are paths where the store is a folder, else URLs, in the order of `episodes()`. Beside them lie files that
+        no commit names any more, or none names yet: who reads all there are reads episodes twice. They stay as long as
+        a segment that is not open.
+        """
+        root = self._bucket.url.rstrip("/")
+        return [f"{root}/{entry.name}" for entry in self._snapshot.entries]
+
+    def name(self, name: str) -> None:
+        """Give this snapshot a name, under which it can be opened again and stays readable until that is removed.
+
+        Equal seeds give equal batches then, whatever has become of the store. Raises `StoreError` where the name is
+        taken or is none, or where something that the snapshot holds was joined or retired already.
+        """
+        self._snapshot.hold(name)
+
+    def episodes(
+        self,
+        *,
+        where: Where | None = None,
+        columns: Collection[str] | None = None,
+        connectors: Pipeline | bool | None = None,
+        progress: bool = False,
+    ) -> Iterator[Episode]:
         """Give every episode of the snapshot once, partition by partition, in the order in which they ended.
 
         Of those that one commit stored, the order is the snapshot's.
+
+        Args:
+            where: those of which every step fulfils this; all by default.
+            columns: which of `observation`, `action`, `reward`, the extras, `info.<key>`, `state.<name>` and
+                `metric.<name>` are wanted; all by default.
+            connectors: which show the observations, as in `transitions`.
+            progress: show a bar on stderr.
+
+        Raises:
+            SettingsError: `where` or `columns` make no sense.
+            StoreError: with the first episode, where none fulfils `where`.
         """
-        return episodes.stored_in(self._snapshot, self._spec)
+        lens = Lens.of(connectors, self._spec, self._bucket)
+        found = episodes.stored_in(self._snapshot, self._spec, where, columns, lens)
+        return watched(found, lambda episode: episode.length, self.steps, "episodes") if progress else found
 
     def episode(self, name: str) -> Episode:
         """Find one episode by its `Episode.id`: producer/incarnation/env/episode.
@@ -103,49 +179,206 @@ class Replay:
             )
         return found
 
-    def follow(self, wait: Callable[[], bool] = _a_second) -> Iterator[Episode]:
+    def follow(
+        self,
+        wait: Callable[[], bool] = _a_second,
+        *,
+        where: Where | None = None,
+        columns: Collection[str] | None = None,
+        connectors: Pipeline | bool | None = None,
+    ) -> Iterator[Episode]:
         """Give every episode that is stored from now on once, refreshing as commits come.
 
         From now on means: after the snapshot at this call, so that `episodes()` and then `follow()` give everything
         once. Whenever there is nothing new, `wait` is called and decides: True to look again, False to end. It
         waits a second by default; `lambda: not stop.wait(1.0)` makes a `threading.Event` end it. At a named snapshot
-        there never is anything new.
+        there never is anything new. `where`, `columns` and `connectors` are those of
+        `episodes`.
         """
-        return self._follow(self._snapshot, wait)
+        return self._follow(self._snapshot, wait, where, columns, Lens.of(connectors, self._spec, self._bucket))
 
-    def transitions(self, batch_size: int = 256, *, seed: int | np.random.Generator = 0) -> Iterator[Batch]:
-        """Draw batches of steps without end, uniformly over the steps of the snapshot, with replacement.
+    def scan(
+        self,
+        batch_size: int | None = None,
+        *,
+        where: Where | None = None,
+        columns: Collection[str] | None = None,
+        connectors: Pipeline | bool | None = None,
+        progress: bool = False,
+    ) -> Iterator[Batch]:
+        """Give every step of the snapshot once, partition by partition, in the order in which they lie.
 
-        A batch maps names to arrays, one item a transition, in the dtypes of the spaces: `observation`, `action`,
-        `reward`, `next_observation` (the one that the environment really answered, also where the episode ended),
-        `terminated` and `truncated` (bool; true only on a last step, and neither where an episode was aborted or
-        cut: bootstrap unless terminated), the policy's extras, the recorded infos as masked arrays, `info.<key>` (with
-        the observation acted on) and `next_info.<key>` (with the next), `policy_version` (int64, that which chose the
-        action) and `episode` (int64, its place in the order of `episodes()`). Where a space is a Dict or Tuple,
-        observations and actions are dicts or tuples of such arrays; text is an object array of str. Equal seeds give
-        equal batches on equal snapshots. A batch is the caller's own.
+        Args:
+            batch_size: steps in a batch, of which the last may be shorter; 65,536 by default, fewer where steps are
+                large.
+            where: which steps; all by default.
+            columns: as in `transitions`, of which a batch has the names.
+            connectors: which show the observations, as in `transitions`.
+            progress: show a bar on stderr.
 
-        Raises `SettingsError` where `batch_size` is below 1, `StoreError` where the snapshot holds no step.
+        Raises:
+            SettingsError: an argument makes no sense.
+            StoreError: with the first batch, where no step fulfils `where`.
         """
-        if batch_size < 1:
-            raise SettingsError(f"batch_size {batch_size}: a batch has at least one transition")
-        self._not_empty()
-        return transitions.uniform(self._not_empty, self._spec, batch_size, np.random.default_rng(seed))
+        lens = Lens.of(connectors, self._spec, self._bucket)
+        where = where or Where()
+        scanned = partial(scan, self._snapshot, self._spec, where, batch_size=batch_size, columns=columns, lens=lens)
+        return _shown(scanned) if progress else scanned()
 
-    def _follow(self, before: Snapshot, wait: Callable[[], bool]) -> Iterator[Episode]:
+    def transitions(
+        self,
+        batch_size: int = 256,
+        *,
+        n_step: int = 1,
+        gamma: float = 0.99,
+        choose: Chooser | None = None,
+        where: Where | None = None,
+        columns: Collection[str] | None = None,
+        connectors: Pipeline | bool | None = None,
+        seed: int | np.random.Generator = 0,
+    ) -> Iterator[Batch]:
+        """Draw batches of steps without end, with replacement; uniformly over the steps by default.
+
+        A batch maps names to arrays, one item a transition, in the dtypes of the spaces. Where a space is a Dict or
+        Tuple, observations and actions are dicts or tuples of arrays; text is an object array of str.
+
+        - `observation`, `action`: what the policy acted on, and what it drew. The policy's extras stand beside them by
+          their names, `action_sent` among them where the action that was sent differs.
+        - `reward`: the sum of `n_step` rewards, each later one discounted by `gamma` once more; of fewer where the
+          episode ends before.
+        - `discount`: what the value of `next_observation` counts, float32: `gamma` to the power of how many rewards
+          were summed, 0 where the env terminated. Where an episode was truncated, aborted or cut, it goes on being
+          worth something.
+        - `next_observation`: the one that the environment answered to the last of those steps, also where the episode
+          ended.
+        - `terminated`, `truncated`: whether that last step ended the episode so, bool.
+        - `info.<key>`, `next_info.<key>`: the recorded infos, masks of actions among them, that came with the
+          observation and with the next one; masked arrays.
+        - `policy_version`, which chose the action; `episode`, its place in the order of `episodes()`; `step`, the
+          step's place in it: int64.
+        - only where `columns` asks for it, `id`: the episode's `Episode.id`, an object array.
+
+        Args:
+            batch_size: transitions in a batch.
+            n_step: rewards that are summed.
+            gamma: the discount of a step.
+            choose: the distribution; see `penstock_consumers.replay.choosing`.
+            where: which steps there are to draw from; all by default.
+            columns: the names that are wanted: what is not, is not read. All by default.
+            connectors: what observations are given: as they are stored by default; True for what the policy saw, by
+                the stream's own connectors with the parameters of the version that acted; or what `make_pipeline`
+                made, to show all of them with its parameters. Batches have the structure of its space then, and
+                episodes that continue others are left out where the steps before them are not in the store.
+            seed: equal seeds give equal batches on equal snapshots.
+
+        Returns:
+            Batches; each is the caller's own. A refreshed snapshot is drawn from with the next one.
+
+        Raises:
+            SettingsError: an argument makes no sense.
+            StoreError: there is no such step.
+        """
+        lens = Lens.of(connectors, self._spec, self._bucket)
+        view = Transitions(self._spec, where or Where(), n_step=n_step, gamma=gamma, columns=columns, lens=lens)
+        return self._drawn(view, choose, batch_size, seed)
+
+    def sequences(
+        self,
+        batch_size: int = 64,
+        length: int = 32,
+        *,
+        burn_in: int = 0,
+        overlap: int = 0,
+        packed: bool = False,
+        choose: Chooser | None = None,
+        where: Where | None = None,
+        columns: Collection[str] | None = None,
+        connectors: Pipeline | bool | None = None,
+        seed: int | np.random.Generator = 0,
+    ) -> Iterator[Batch]:
+        """Draw batches of sequences without end, with replacement; uniformly over the sequences by default.
+
+        A sequence is a window of `length` steps of one episode; windows begin every `length - overlap` steps, from the
+        first step of each stretch of steps that fulfils `where`, and the last of a stretch may be shorter. Up to
+        `burn_in` steps before it come with it, as many as the episode has there: they are context, whether or not they
+        fulfil `where`. So a sequence has T <= `burn_in + length` steps: those of burn-in, then those to learn from.
+        Padding follows up to `burn_in + length`: zeros, False, empty text, masked items.
+
+        A batch maps names to arrays (B, `burn_in + length`, …), in the dtypes and structures of `transitions`:
+
+        - `action`, `reward`, the policy's extras; `observation` has one more along the second axis, so that T + 1 are
+          there, the last being the one that the environment answered to the last step, also where the episode ended.
+          `info.<key>` likewise; masked arrays.
+        - `terminated`, `truncated`: True at the step that ended the episode so.
+        - `mask`: the steps to learn from. `valid`: those and the ones of burn-in; what is not valid is padding.
+        - `policy_version`, which chose each action.
+        - `episode`, its place in the order of `episodes()`, and `step`, the place in it of the first step that is
+          given, burn-in included: int64, shape (B,); where `columns` asks for it, `id`: the episode's `Episode.id`.
+        - `state.<name>`, shape (B, …), where the policy is recurrent: its state before the first step that is given.
+
+        States are stored where chunks begin. Without burn-in, the sequences of a recurrent policy are therefore its
+        chunks, and `overlap` has no effect; with it, windows are laid as ever, and each is burnt in from the earliest
+        chunk that begins within `burn_in` steps before it. Where `columns` leaves the states out, sequences begin
+        anywhere, as those of other policies do.
+
+        Where `packed`, there is no padding: `observation` and the infos are arrays (sum of T + 1, …), what is of each
+        step is (sum of T, …), one sequence after the other. In place of `valid`, `lengths` are their T and `burn_in`
+        how many of those are burn-in: int64, shape (B,).
+
+        Args:
+            batch_size: sequences in a batch.
+            length: steps to learn from, at most; it may be longer than any episode.
+            burn_in: steps before them, at most.
+            overlap: how many steps a window has in common with the next, less than `length`.
+            packed: whether sequences are given end to end.
+            choose: the distribution over the windows; see `penstock_consumers.replay.choosing`.
+            where: which steps are covered; all by default.
+            columns: the names that are wanted: what is not, is not read. All by default.
+            connectors: what observations are given: as they are stored by default; True for what the policy saw, by
+                the stream's own connectors with the parameters of the version that acted; or what `make_pipeline`
+                made. As in `transitions`; over burn-in too.
+            seed: equal seeds give equal batches on equal snapshots.
+
+        Returns:
+            Batches; each is the caller's own. A refreshed snapshot is drawn from with the next one.
+
+        Raises:
+            SettingsError: an argument makes no sense; or a sequence has no stored state near enough, with the length
+                or the burn-in that would do. The latter too with the first batch of a refreshed snapshot.
+            StoreError: there is no such step.
+        """
+        view = Sequences(
+            self._spec,
+            where or Where(),
+            length=length,
+            burn_in=burn_in,
+            overlap=overlap,
+            packed=packed,
+            columns=columns,
+            lens=Lens.of(connectors, self._spec, self._bucket),
+        )
+        return self._drawn(view, choose, batch_size, seed)
+
+    def _follow(
+        self,
+        before: Snapshot,
+        wait: Callable[[], bool],
+        where: Where | None,
+        columns: Collection[str] | None,
+        lens: Lens | None,
+    ) -> Iterator[Episode]:
         while True:
             self.refresh()
             now = self._snapshot
             if now is not before:
-                yield from episodes.stored_since(before, now, self._spec)
+                yield from episodes.stored_since(before, now, self._spec, where, columns, lens)
                 before = now
             elif not wait():
                 return
 
-    def _not_empty(self) -> Snapshot:
-        if not self.steps:
-            raise StoreError(
-                f"store {self._bucket.url}: no steps in it yet (commits read, by partition: {self.snapshot}): "
-                "wait until a consumer has stored an episode, then refresh()"
-            )
-        return self._snapshot
+    def _drawn(
+        self, view: View, choose: Chooser | None, batch_size: int, seed: int | np.random.Generator
+    ) -> Iterator[Batch]:
+        if batch_size < 1:
+            raise SettingsError(f"batch_size {batch_size}: a batch has at least one item")
+        return drawn(lambda: self._snapshot, view, choose or Uniform(), batch_size, np.random.default_rng(seed))

@@ -1,71 +1,136 @@
-"""Uniform transitions: many batches are drawn as one block, read in the order in which they lie, and shuffled back.
-
-Reading in order makes one pass over each segment's pages and few calls of numpy, however many segments there are.
-"""
+"""Transitions: steps, each with what followed it."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from functools import cached_property, partial
 from math import prod
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from penstock_consumers.replay.segment import given_dtypes, masked
+from penstock_consumers.replay.gather import Gather
+from penstock_consumers.replay.index import Index
+from penstock_consumers.replay.segment import given_dtypes
+from penstock_schemas.chunks import Ends
+from penstock_schemas.errors import SettingsError
 from penstock_schemas.spaces import unflatten
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Collection, Iterable, Mapping
 
     from numpy.typing import NDArray
 
-    from penstock_consumers.replay.segment import Segment
+    from penstock_consumers.replay.blocks import Batch
+    from penstock_consumers.replay.gather import Part
+    from penstock_consumers.replay.seen import Lens
     from penstock_consumers.replay.snapshot import Snapshot
+    from penstock_consumers.replay.where import Condition, Where
     from penstock_schemas.columns import Column
     from penstock_schemas.stream import StreamSpec
 
-    # Names to arrays; in a batch, to arrays in the structure of a space.
-    Block: TypeAlias = "dict[str, NDArray[Any]]"
-    Batch: TypeAlias = "dict[str, Any]"
+    # The arrays of one name: several where it is a space of several leaves.
+    Values = tuple[NDArray[Any], ...]
 
-# A block has this many batches, more where there are many segments (to spread the cost of visiting each), fewer where
-# it would take more memory than this. One that is held keeps its whole block in memory.
-_BLOCK_BATCHES = 64
-_DRAWS_A_SEGMENT = 256
-_BLOCK_BYTES = 32 << 20
-# Masks, policy version and episode.
-_OWN_BYTES = 18
+# Masks, discount, policy version, episode and step.
+_OWN_BYTES = 30
 
 
-@dataclass(frozen=True, slots=True)
-class _Part:
-    """The draws of a block that fall into one segment."""
+class Transitions:
+    """The view of steps, `n_step` on.
 
-    segment: Segment
-    base: int
-    at: slice
-    step: NDArray[np.int64]
-    chunk: NDArray[np.intp]
-    episode: NDArray[np.int64]
+    Args:
+        spec: the stream's.
+        where: which steps.
+        n_step: how many rewards are summed, fewer where the episode ends before; at least 1.
+        gamma: what each later one is discounted by, from 0 to 1.
+        columns: the names of what is given; all but "id" by default.
+        lens: shows observations; None to give them as they are stored.
+
+    Raises:
+        SettingsError: one of these makes no sense, or a name is none.
+    """
+
+    def __init__(
+        self,
+        spec: StreamSpec,
+        where: Where,
+        *,
+        n_step: int,
+        gamma: float,
+        columns: Collection[str] | None,
+        lens: Lens | None = None,
+    ) -> None:
+        if n_step < 1:
+            raise SettingsError(f"n_step {n_step}: a transition has at least one step")
+        if not 0.0 <= gamma <= 1.0:
+            raise SettingsError(f"gamma {gamma}: a discount is between 0 and 1")
+        self._spec = spec
+        self._where = where
+        self._n_step = n_step
+        self._gamma = gamma
+        self.names = chosen(columns, _names(spec))
+        self._lens = lens if {"observation", "next_observation"} & {*self.names} else None
+        self.item_bytes = _item_bytes(spec, self._lens)
+
+    def index(self, snapshot: Snapshot) -> Index:
+        """All steps."""
+        return Index(snapshot, self.condition(snapshot))
+
+    def condition(self, snapshot: Snapshot) -> Condition:
+        """Which steps there are."""
+        condition = self._where.at(snapshot)
+        return self._lens.condition(condition, snapshot) if self._lens else condition
+
+    def block(self, index: Index, items: NDArray[np.int64]) -> Callable[[slice], Batch]:
+        """Read steps."""
+        return self.read(Gather(index, items, self._spec))
+
+    def read(self, gather: Gather) -> Callable[[slice], Batch]:
+        """Read what belongs to draws; what is answered cuts a batch out of it."""
+        read = _Read(gather, self._spec, self._n_step, self._gamma, self._lens)
+        columns = {name: read[name]() for name in self.names}
+        return lambda at: cut(columns, self._spec, at, self._lens)
 
 
-def uniform(
-    snapshot: Callable[[], Snapshot], spec: StreamSpec, batch_size: int, rng: np.random.Generator
-) -> Iterator[Batch]:
-    """Draw steps uniformly with replacement, without end; `snapshot` is asked again before each block."""
-    while True:
-        now = snapshot()
-        batches = _block_batches(now, spec, batch_size)
-        block = _gather(now, spec, rng.integers(now.first_step[-1], size=batches * batch_size))
-        for begin in range(0, batches * batch_size, batch_size):
-            yield _batch(block, spec, slice(begin, begin + batch_size))
+def cut(columns: Mapping[str, Values], spec: StreamSpec, at: slice, lens: Lens | None = None) -> Batch:
+    """Cut a batch out of columns, observations and actions in the structure of their spaces."""
+    observation = lens.space if lens else spec.observation
+    spaces = {"observation": observation, "next_observation": observation, "action": spec.action}
+    return {
+        name: unflatten(spaces[name], [leaf[at] for leaf in values]) if name in spaces else values[0][at]
+        for name, values in columns.items()
+    }
 
 
-def _block_batches(snapshot: Snapshot, spec: StreamSpec, batch_size: int) -> int:
-    wanted = max(_BLOCK_BATCHES, len(snapshot.segments) * _DRAWS_A_SEGMENT // batch_size)
+def chosen(columns: Collection[str] | None, known: Mapping[str, bool]) -> tuple[str, ...]:
+    """Choose names among those that there are, in their order; by default, all that are `known` as such."""
+    if columns is None:
+        return tuple(name for name, by_default in known.items() if by_default)
+    if isinstance(columns, str):
+        raise SettingsError(f"columns {columns!r}: a collection of names, as in columns=[{columns!r}]")
+    if not columns:
+        raise SettingsError(f"columns {columns!r}: a batch has at least one; there are {', '.join(known)}")
+    unknown = sorted(set(columns) - set(known))
+    if unknown:
+        raise SettingsError(f"columns {unknown}: not of this stream; there are {', '.join(known)}")
+    return tuple(name for name in known if name in columns)
+
+
+def _names(spec: StreamSpec) -> dict[str, bool]:
+    """All that there is, in the order in which it is given, and whether it is without being asked for."""
+    names = (
+        *("observation", "action", "reward", "discount", "next_observation", "terminated", "truncated"),
+        *(extra.name for extra in spec.extras),
+        *(name for info in spec.infos for name in (info.name, f"next_{info.name}")),
+        *("policy_version", "episode", "step"),
+    )
+    return {**dict.fromkeys(names, True), "id": False}
+
+
+def _item_bytes(spec: StreamSpec, lens: Lens | None) -> int:
     dtypes = given_dtypes(spec)
-    step_bytes = _OWN_BYTES + sum((1 + column.overlap) * _bytes(column, dtypes[column.name]) for column in spec.columns)
-    return max(1, min(wanted, _BLOCK_BYTES // (step_bytes * batch_size)))
+    own = _OWN_BYTES + (2 * lens.item_bytes if lens else 0)
+    return own + sum((1 + column.overlap) * _bytes(column, dtypes[column.name]) for column in spec.columns)
 
 
 def _bytes(column: Column, dtype: np.dtype[Any]) -> int:
@@ -74,68 +139,98 @@ def _bytes(column: Column, dtype: np.dtype[Any]) -> int:
     return prod(column.shape) * (dtype.itemsize + column.nullable) + text
 
 
-def _gather(snapshot: Snapshot, spec: StreamSpec, draws: NDArray[np.int64]) -> Block:
-    order = np.argsort(draws)
-    shuffled = np.empty_like(order)
-    shuffled[order] = np.arange(len(order))
-    parts = _parts(snapshot, draws[order])
-    dtypes = given_dtypes(spec)
+class _Ahead:
+    """How far transitions reach; arrays are in the order in which the draws lie."""
 
-    def items(column: Column, index: Callable[[_Part], NDArray[np.int64]]) -> NDArray[Any]:
-        ordered = np.empty((len(draws), *column.shape), column.dtype)
-        for part in parts:
-            part.segment.items(column.name).take(index(part), ordered[part.at])
-        return ordered.take(shuffled, axis=0).astype(dtypes[column.name], copy=False)
+    def __init__(self, gather: Gather, n_step: int, gamma: float) -> None:
+        step = gather.lying(lambda part: part.step)
+        behind = gather.lying(lambda part: part.segment.step_offsets[part.row + 1])
+        self.steps: NDArray[np.int64] = np.minimum(n_step, behind - step)
+        self._last = step + self.steps == behind
+        self._ends = gather.lying(lambda part: part.segment.ends[part.row])
+        self._discounts = (gamma ** np.arange(n_step + 1)).astype(np.float32)
 
-    def nullable(column: Column, index: Callable[[_Part], NDArray[np.int64]]) -> np.ma.MaskedArray[Any, Any]:
-        valid = np.ones(len(draws), np.bool_)
-        for part in parts:
-            there = part.segment.items(column.name).valid
-            if there is not None:
-                valid[part.at] = there[index(part)]
-        return masked(items(column, index), valid.take(shuffled))
+    def ended(self, end: Ends) -> NDArray[np.bool_]:
+        """Whether the last step of each is the one with which its episode ended so."""
+        ended: NDArray[np.bool_] = self._last & ((self._ends & end) != 0)
+        return ended
 
-    def own(values: Callable[[_Part], NDArray[Any]]) -> NDArray[Any]:
-        return np.concatenate([values(part) for part in parts]).take(shuffled)
-
-    # Each episode before has one more observation than it has steps.
-    before, after = (lambda part: part.step + part.episode), (lambda part: part.step + part.episode + 1)
-    return {
-        **{column.name: items(column, before) for column in spec.observation_columns},
-        **{column.name: items(column, lambda part: part.step) for column in spec.action_columns},
-        "reward": items(spec.reward_column, lambda part: part.step),
-        **{f"next_{column.name}": items(column, after) for column in spec.observation_columns},
-        "terminated": own(lambda part: part.segment.terminated_at[part.chunk] == part.step),
-        "truncated": own(lambda part: part.segment.truncated_at[part.chunk] == part.step),
-        **{extra.name: (nullable if extra.nullable else items)(extra, lambda part: part.step) for extra in spec.extras},
-        **{column.name: nullable(column, before) for column in spec.infos},
-        **{f"next_{column.name}": nullable(column, after) for column in spec.infos},
-        "policy_version": own(lambda part: part.segment.policy_version[part.chunk]),
-        "episode": own(lambda part: part.episode + part.base),
-    }
+    def discount(self) -> NDArray[np.float32]:
+        """What the value behind that step counts."""
+        discount = self._discounts[self.steps]
+        discount[self.ended(Ends.TERMINATED)] = 0.0
+        return discount
 
 
-def _batch(block: Block, spec: StreamSpec, at: slice) -> Batch:
-    """Cut a batch out of a block, its observations and actions in the structure of their spaces."""
-    flat = {name: values[at] for name, values in block.items()}
-    observation, action = spec.observation_columns, spec.action_columns
-    return {
-        "observation": unflatten(spec.observation, [flat.pop(column.name) for column in observation]),
-        "action": unflatten(spec.action, [flat.pop(column.name) for column in action]),
-        "next_observation": unflatten(spec.observation, [flat.pop(f"next_{column.name}") for column in observation]),
-        **flat,
-    }
+class _Read(dict[str, "Callable[[], Values]"]):
+    """How each column of transitions is read, by name."""
+
+    def __init__(self, gather: Gather, spec: StreamSpec, n_step: int, gamma: float, lens: Lens | None) -> None:
+        super().__init__()
+        self._lens = lens
+        self._observations = spec.observation_columns
+        self._gather = gather
+        self._rewards = spec.reward_column
+        self._n_step = n_step
+        self._gamma = gamma
+        self["observation"] = lambda: self._observed(_before)
+        self["action"] = lambda: self._items(spec.action_columns, _step)
+        self["reward"] = self._summed if n_step > 1 else lambda: self._items([self._rewards], _step)
+        self["discount"] = lambda: (gather.as_drawn(self._ahead.discount()),)
+        self["next_observation"] = lambda: self._observed(self._after)
+        self["terminated"] = lambda: (gather.as_drawn(self._ahead.ended(Ends.TERMINATED)),)
+        self["truncated"] = lambda: (gather.as_drawn(self._ahead.ended(Ends.TRUNCATED)),)
+        self["policy_version"] = lambda: self._own(lambda part: part.segment.policy_version[part.chunk])
+        self["episode"] = lambda: self._own(lambda part: part.row + part.first_episode)
+        self["step"] = lambda: self._own(lambda part: part.step - part.segment.step_offsets[part.row])
+        self["id"] = lambda: self._own(lambda part: part.segment.ids(part.row))
+        for extra in spec.extras:
+            self[extra.name] = partial(self._items, [extra], _step)
+        for info in spec.infos:
+            self[info.name] = partial(self._items, [info], _before)
+            self[f"next_{info.name}"] = partial(self._items, [info], self._after)
+
+    @cached_property
+    def _ahead(self) -> _Ahead:
+        return _Ahead(self._gather, self._n_step, self._gamma)
+
+    def _observed(self, at: Callable[[Part], NDArray[np.int64]]) -> Values:
+        return self._lens.items(self._gather, at) if self._lens else self._items(self._observations, at)
+
+    def _items(self, columns: Iterable[Column], at: Callable[[Part], NDArray[np.int64]]) -> Values:
+        return tuple(
+            (self._gather.nullable if column.nullable else self._gather.items)(column, at) for column in columns
+        )
+
+    def _own(self, values: Callable[[Part], NDArray[Any]]) -> Values:
+        return (self._gather.as_drawn(self._gather.lying(values)),)
+
+    def _after(self, part: Part) -> NDArray[np.int64]:
+        after: NDArray[np.int64] = part.observation + self._ahead.steps[part.at]
+        return after
+
+    def _summed(self) -> Values:
+        """Sum the discounted rewards of each, in float64; floats are given in their own dtype."""
+        on = np.arange(self._n_step)
+        values = self._gather.lying(self._rewards_from)
+        taken = on < self._ahead.steps[:, np.newaxis]
+        total: NDArray[Any] = np.where(taken, values * self._gamma**on, 0.0).sum(axis=1)
+        own = self._rewards.dtype
+        return (self._gather.as_drawn(total.astype(own) if own.kind == "f" else total),)
+
+    def _rewards_from(self, part: Part) -> NDArray[Any]:
+        """Read n rewards from each step on, whatever episode they are of, shape (n of the part, n_step)."""
+        rewards = part.segment.items(self._rewards.name)
+        # Behind the segment's end the last one stands for those that are left out.
+        at = np.minimum(part.step[:, np.newaxis] + np.arange(self._n_step), len(rewards) - 1)
+        values = np.empty(at.shape, self._rewards.dtype)
+        rewards.take(at.ravel(), values.reshape(-1))
+        return values
 
 
-def _parts(snapshot: Snapshot, draws: NDArray[np.int64]) -> list[_Part]:
-    """Divide ascending draws among the segments."""
-    bounds = np.searchsorted(draws, snapshot.first_step).tolist()
-    parts = []
-    for number, segment in enumerate(snapshot.segments):
-        begin, end = bounds[number], bounds[number + 1]
-        if begin < end:
-            step = draws[begin:end] - snapshot.first_step[number]
-            chunk = np.searchsorted(segment.chunk_start, step, side="right") - 1
-            base = int(snapshot.first_episode[number])
-            parts.append(_Part(segment, base, slice(begin, end), step, chunk, segment.chunk_episode[chunk]))
-    return parts
+def _before(part: Part) -> NDArray[np.int64]:
+    return part.observation
+
+
+def _step(part: Part) -> NDArray[np.int64]:
+    return part.step

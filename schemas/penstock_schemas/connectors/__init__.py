@@ -6,7 +6,7 @@ from penstock_schemas.connectors.acting import ActingPipeline, Context
 from penstock_schemas.connectors.connector import Connector, Plain, Seen
 from penstock_schemas.connectors.make import make_pipeline
 from penstock_schemas.connectors.pipeline import Pipeline
-from penstock_schemas.connectors.reading import Trajectories, observed
+from penstock_schemas.connectors.reading import Rows, Trajectories, observed, shown
 
 __all__ = [
     "ActingPipeline",
@@ -14,8 +14,10 @@ __all__ = [
     "Context",
     "Pipeline",
     "Plain",
+    "Rows",
     "Seen",
     "Trajectories",
     "make_pipeline",
     "observed",
+    "shown",
 ]

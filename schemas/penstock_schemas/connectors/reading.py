@@ -1,4 +1,4 @@
-"""Connectors while reading: episodes, all their observations at once."""
+"""Connectors while reading: what was seen of many observations at once."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ if TYPE_CHECKING:
 
     from penstock_schemas.connectors.connector import Connector
     from penstock_schemas.connectors.pipeline import Pipeline
-    from penstock_schemas.spaces import Leaves
+    from penstock_schemas.spaces import Leaves, Space
 
-# How many rows are mapped at a time: what a connector looks back at is several times what it answers.
-_ROWS = 4096
+# How much a connector is shown and answers at a time: little enough to stay in a processor's cache.
+_BYTES = 1 << 21
 
 
 class Trajectories(NamedTuple):
@@ -42,51 +42,84 @@ class Trajectories(NamedTuple):
     """(S,) which of the policy's versions chose each action, as a place in a list of them."""
 
 
-class _Rows(NamedTuple):
-    """What led to each of the S + E observations."""
+class Rows(NamedTuple):
+    """R observations, each with what led to it: stretches of consecutive ones, each of one episode.
+
+    Arrays may be of narrower dtypes than the spaces', as they are stored.
+    """
 
     first: NDArray[np.int64]
-    """The row with which its episode begins."""
+    """(R,) the row with which its stretch begins. Where that is not the first observation of the episode, there are
+    as many rows before those that are wanted as the connectors look back at."""
+    lead: NDArray[np.int64]
+    """(R,) how many rows before one that is wanted it stands, to be looked back at; 0 where it is wanted."""
     age: NDArray[np.int64]
+    """(R,) as in `Seen`, as are the next two."""
+    observation: Leaves
     action: Leaves
     reward: NDArray[Any]
     acted: NDArray[np.intp]
+    """(R,) which of the policy's versions saw it, as a place in a list of them."""
 
 
 def observed(pipeline: Pipeline, trajectories: Trajectories, versions: Sequence[Mapping[str, NDArray[Any]]]) -> Leaves:
     """Give what the policy saw of episodes, bit for bit: an array (S + E, *shape) for each leaf of its space.
 
     An observation was seen by the version that acted on it, the last one of an episode by that of the last step.
+    `versions` are as in `shown`.
+    """
+    return shown(pipeline, _rows(trajectories), versions)
+
+
+def shown(pipeline: Pipeline, rows: Rows, versions: Sequence[Mapping[str, NDArray[Any]]]) -> Leaves:
+    """Give what the policy saw of the rows that are wanted, bit for bit: (wanted, *shape) for each leaf of its space.
 
     Args:
         pipeline: the connectors; its own parameters do not matter.
-        trajectories: the episodes. Arrays may be of narrower dtypes than the spaces', as they are stored.
+        rows: the observations.
         versions: the weights of each version that acted, of which the connectors' parameters are taken. Raises
             `KeyError` where one lacks them.
     """
-    rows = _rows(trajectories)
     parameters = [pipeline.parameters_of(weights) for weights in versions]
     seen = tuple(
         values.astype(leaf.space.dtype, copy=False)
-        for leaf, values in zip(leaves(pipeline.observation), trajectories.observation, strict=True)
+        for leaf, values in zip(leaves(pipeline.observation), rows.observation, strict=True)
     )
+    # Where each row stands in `seen`; each connector maps those alone that it or later ones look back at.
+    place = np.arange(len(rows.age))
+    beyond = sum(connector.lookback for connector in pipeline.connectors)
     for at, connector in enumerate(pipeline.connectors):
-        seen = _stage(connector, seen, rows, [of[at] for of in parameters])
+        beyond -= connector.lookback
+        needed = rows.lead <= beyond
+        seen = _mapped(connector, pipeline.inputs(at), seen, place, np.flatnonzero(needed), rows, parameters, at)
+        place = np.cumsum(needed) - 1
     return seen
 
 
-def _stage(connector: Connector, seen: Leaves, rows: _Rows, parameters: Sequence[Mapping[str, NDArray[Any]]]) -> Leaves:
-    out = tuple(np.empty((len(rows.age), *leaf.space.shape), leaf.space.dtype) for leaf in leaves(connector.space))
+def _mapped(
+    connector: Connector,
+    space: Space,
+    seen: Leaves,
+    place: NDArray[np.int64],
+    needed: NDArray[np.int64],
+    rows: Rows,
+    parameters: Sequence[Sequence[Mapping[str, NDArray[Any]]]],
+    at: int,
+) -> Leaves:
+    out = tuple(np.empty((len(needed), *leaf.space.shape), leaf.space.dtype) for leaf in leaves(connector.space))
     back = np.arange(-connector.lookback, 1)
-    for version, some in _parts(rows.acted, apart=bool(connector.parameters)):
-        index = np.maximum(some[:, np.newaxis] + back, rows.first[some, np.newaxis]) if connector.lookback else some
+    row_bytes = (1 + connector.lookback) * _bytes(space) + _bytes(connector.space)
+    apart = rows.acted[needed] if connector.parameters else None
+    for version, some in _parts(len(needed), apart, max(1, _BYTES // row_bytes)):
+        of = needed[some]
+        index = place[np.maximum(of[:, np.newaxis] + back, rows.first[of, np.newaxis]) if connector.lookback else of]
         mapped = connector(
             Seen(
                 tuple(values[index] for values in seen),
-                rows.age[some],
-                tuple(values[some] for values in rows.action),
-                rows.reward[some],
-                parameters[version] if connector.parameters else {},
+                rows.age[of],
+                tuple(values[of] for values in rows.action),
+                rows.reward[of],
+                parameters[version][at] if connector.parameters else {},
             )
         )
         for values, of_rows in zip(out, mapped, strict=True):
@@ -94,15 +127,24 @@ def _stage(connector: Connector, seen: Leaves, rows: _Rows, parameters: Sequence
     return out
 
 
-def _parts(acted: NDArray[np.intp], *, apart: bool) -> Iterator[tuple[int, NDArray[np.intp]]]:
-    """Part the rows into a few at a time; those of different versions `apart`."""
-    for version in np.unique(acted).tolist() if apart else (0,):
-        of_version = np.flatnonzero(acted == version) if apart else np.arange(len(acted))
-        for begin in range(0, len(of_version), _ROWS):
-            yield version, of_version[begin : begin + _ROWS]
+def _parts(rows: int, acted: NDArray[np.intp] | None, most: int) -> Iterator[tuple[int, slice | NDArray[np.intp]]]:
+    """Part rows into a few at a time; those of different versions apart where it matters who `acted`."""
+    if acted is None:
+        for begin in range(0, rows, most):
+            yield 0, slice(begin, begin + most)
+        return
+    order = np.argsort(acted, kind="stable")
+    versions, first = np.unique(acted[order], return_index=True)
+    for version, begin, end in zip(versions.tolist(), first.tolist(), [*first[1:].tolist(), rows], strict=True):
+        for at in range(begin, end, most):
+            yield version, order[at : min(at + most, end)]
 
 
-def _rows(trajectories: Trajectories) -> _Rows:
+def _bytes(space: Space) -> int:
+    return sum(leaf.space.item_bytes for leaf in leaves(space))
+
+
+def _rows(trajectories: Trajectories) -> Rows:
     length = trajectories.length
     first = np.cumsum(length + 1) - (length + 1)
     first_of = np.repeat(first, length + 1)
@@ -118,4 +160,4 @@ def _rows(trajectories: Trajectories) -> _Rows:
     acted[later] = trajectories.acted
     # Without the last, they are its steps too: the version of each, not of the one before.
     acted[np.roll(later, -1)] = trajectories.acted
-    return _Rows(first_of, age, action, reward, acted)
+    return Rows(first_of, np.zeros_like(age), age, trajectories.observation, action, reward, acted)

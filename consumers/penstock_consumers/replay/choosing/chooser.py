@@ -1,0 +1,79 @@
+"""What a chooser is: a distribution over the items of an index."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias
+
+from penstock_schemas.errors import SettingsError
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+    from penstock_consumers.replay.index import Index
+
+# How many items, or how many batches of how many items each.
+Size: TypeAlias = "int | tuple[int, int]"
+
+
+class Drawn(NamedTuple):
+    """Items, drawn with replacement, in the shape of the size that was asked for."""
+
+    items: NDArray[np.int64]
+    """Their numbers in the index."""
+    beside: dict[str, NDArray[Any]]
+    """What the chooser tells of each, by name: arrays of the same shape, given with the batch."""
+
+
+class Sampler(Protocol):
+    """Draws from one index.
+
+    Attributes:
+        tells: the names of what it tells beside the items.
+        ahead: how many items may be drawn before the first of them is given, a batch at least; None for any number.
+    """
+
+    tells: tuple[str, ...] = ()
+    ahead: int | None = None
+
+    def draw(self, rng: np.random.Generator, size: Size) -> Drawn:
+        """Draw items, each by itself."""
+        ...
+
+    def probability(self, items: NDArray[np.int64]) -> NDArray[np.float64]:
+        """The probability with which each of `items` is the next one drawn, of the same shape."""
+        ...
+
+    def beside(self, items: NDArray[np.int64], probability: NDArray[np.float64]) -> dict[str, NDArray[Any]]:
+        """Tell what there is to tell of items that were drawn with a probability, this sampler's or a mixture's."""
+        del items, probability
+        return {}
+
+
+class Chooser(Protocol):
+    """What a learner asks for; whatever view it is given to."""
+
+    def over(self, index: Index) -> Sampler:
+        """Make what draws from an index; called again for each new snapshot.
+
+        Raises `SettingsError` where the choice has no sense there.
+        """
+        ...
+
+
+def count_of(size: Size) -> int:
+    """How many items a size stands for."""
+    return size if isinstance(size, int) else size[0] * size[1]
+
+
+def positive(name: str, value: float) -> None:
+    """Raise `SettingsError` unless a number is above 0 and finite."""
+    if not (value > 0.0 and math.isfinite(value)):
+        raise SettingsError(f"{name} {value}: a number above 0")
+
+
+def share(name: str, value: float) -> None:
+    """Raise `SettingsError` unless a number is from 0 to 1."""
+    if not 0.0 <= value <= 1.0:
+        raise SettingsError(f"{name} {value}: a number from 0 to 1")

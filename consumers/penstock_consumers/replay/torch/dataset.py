@@ -1,0 +1,195 @@
+"""Views of a store as a dataset of torch's."""
+
+from __future__ import annotations
+
+import logging
+import os
+import time
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+import torch
+from torch import distributed
+from torch.utils.data import IterableDataset, get_worker_info
+
+from penstock_consumers.replay.replay import Replay
+from penstock_consumers.replay.torch.pinned import Pinned
+from penstock_consumers.replay.torch.share import EmptyShareError, Share
+from penstock_consumers.replay.torch.shipped import Shipped
+from penstock_consumers.replay.torch.tensors import tensors
+from penstock_consumers.replay.where import Where
+from penstock_consumers.store.bucket import is_remote, open_bucket
+from penstock_consumers.store.cache import Cache
+from penstock_schemas.errors import SettingsError, StoreUnavailableError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+# A forked process has a copy of this, a spawned one its own.
+_PROCESS = os.getpid()
+
+_LOG = logging.getLogger(__name__)
+
+_DRAWN = ("transitions", "sequences")
+_READ_ONCE = ("scan", "episodes")
+
+
+class ReplayDataset(IterableDataset[Any]):
+    """A view of a store, as tensors, in any number of `DataLoader` workers and on any number of ranks.
+
+    Batches come ready, so the `DataLoader` has `batch_size=None`. Each is what the view of `Replay` gives, with tensors
+    in place of arrays, as `tensors` makes them; where a space is a Tuple, a `DataLoader` makes a list of it. What is
+    kept and travels to workers are the arguments; the store is opened where it is read, whenever this is iterated over.
+
+    `transitions` and `sequences` have no end. Each worker of each rank draws by itself, from a seed of its own: their
+    draws are independent, and one seed gives one order for a given number of workers and ranks. `scan` and `episodes`
+    are divided among them: each reads a stretch of the store of about as many steps, all together everything once.
+
+    Args:
+        store: a folder, or any URL that obstore opens.
+        view: which method of `Replay`.
+        snapshot: the name of one; the newest where there is none. Where `scan` and `episodes` are divided among
+            workers, it is the newest when this was made; over ranks, it must be a named one.
+        cache: where segments of an object store are kept on this machine; in the user's own folder by default.
+        verify: hold each segment against its checksum when it is opened.
+        refresh_seconds: go on to the newest snapshot between two batches, where the last time is so long ago; in each
+            worker by itself. Never by default.
+        seed: of `transitions` and `sequences`: the same draws whenever this is iterated over. None takes it from
+            torch's own generator, as a `DataLoader` seeds its workers: other draws each time, the same ones again
+            after `torch.manual_seed`.
+        rank: of this process among `world_size`; those of `torch.distributed` by default, where it is initialized.
+        world_size: how many processes read.
+        **arguments: those of the view, such as `batch_size`, `where` or `connectors`.
+
+    Raises:
+        SettingsError: one of these makes no sense.
+        StoreError: there is no store, where `scan` and `episodes` look for the newest snapshot.
+    """
+
+    def __init__(
+        self,
+        store: str | Path,
+        view: Literal["transitions", "sequences", "scan", "episodes"] = "transitions",
+        *,
+        snapshot: str | None = None,
+        cache: Cache | None = None,
+        verify: bool = False,
+        refresh_seconds: float | None = None,
+        seed: int | None = None,
+        rank: int | None = None,
+        world_size: int | None = None,
+        **arguments: Any,
+    ) -> None:
+        super().__init__()
+        if view not in {*_DRAWN, *_READ_ONCE}:
+            raise SettingsError(f"view {view!r}: there are {', '.join((*_DRAWN, *_READ_ONCE))}")
+        self._store = str(store)
+        self._view = view
+        self._named = snapshot
+        # A cache knows what its process has mapped: workers make their own, of the same folder.
+        self._cache = None if cache is None else (cache.folder, cache.max_bytes)
+        self._verify = verify
+        self._refresh_seconds = refresh_seconds
+        self._seed = seed
+        self._rank, self._world_size = _place(rank, world_size)
+        self._arguments = arguments
+        self._numbers: dict[int, int] | None = None
+        if refresh_seconds is not None:
+            self._check_refresh(refresh_seconds)
+        if view in _READ_ONCE:
+            if seed is not None:
+                raise SettingsError(f"seed {seed}: {view} draws nothing")
+            if snapshot is None:
+                self._numbers = self._newest()
+
+    def __iter__(self) -> Iterator[Any]:
+        worker = get_worker_info()
+        number, of = (worker.id, worker.num_workers) if worker else (0, 1)
+        if worker and _learns(self._arguments.get("choose")):
+            raise SettingsError(
+                f"choose {self._arguments['choose']}: new priorities do not reach a worker's process: "
+                "use num_workers=0, and Prefetch or to_device to draw ahead"
+            )
+        batches = self._drawn(number) if self._view in _DRAWN else self._shared(number, of)
+        if worker:
+            return (Shipped(tensors(batch)) for batch in batches)
+        return (tensors(batch) for batch in batches)
+
+    def _drawn(self, worker: int) -> Iterator[Any]:
+        replay = self._open()
+        # In a worker, torch's generator has a seed that the loader drew for this iteration.
+        seed = int(torch.randint(2**63 - 1, ())) if self._seed is None else self._seed
+        rng = np.random.default_rng(np.random.SeedSequence(seed, spawn_key=(self._rank, worker)))
+        batches = getattr(replay, self._view)(seed=rng, **self._arguments)
+        return batches if self._refresh_seconds is None else _refreshing(replay, batches, self._refresh_seconds)
+
+    def _shared(self, worker: int, workers: int) -> Iterator[Any]:
+        replay = self._open()
+        where = self._arguments.get("where") or Where()
+        share = Share.of_where(where, self._rank * workers + worker, self._world_size * workers)
+        return _unless_empty(getattr(replay, self._view)(**{**self._arguments, "where": share}))
+
+    def _open(self) -> Replay:
+        bucket = open_bucket(self._store)
+        if os.getpid() != _PROCESS and is_remote(bucket):
+            # It would wait for ever for threads that were not forked with it.
+            raise SettingsError(
+                f"store {bucket.url}: the client of an object store does not survive a fork: "
+                'give the DataLoader multiprocessing_context="spawn"'
+            )
+        cache = None if self._cache is None else Cache(*self._cache)
+        if self._numbers is None:
+            return Replay(bucket, self._named, cache=cache, verify=self._verify)
+        return Pinned(bucket, self._numbers, cache=cache, verify=self._verify)
+
+    def _check_refresh(self, seconds: float) -> None:
+        if seconds < 0.0:
+            raise SettingsError(f"refresh_seconds {seconds}: 0 or more")
+        if self._view in _READ_ONCE:
+            raise SettingsError(f"refresh_seconds {seconds}: {self._view} reads one snapshot")
+        if self._named is not None:
+            raise SettingsError(f"refresh_seconds {seconds}: snapshot {self._named!r} has a name and stays as it is")
+
+    def _newest(self) -> dict[int, int]:
+        if self._world_size > 1:
+            raise SettingsError(
+                f"{self._view} over {self._world_size} ranks: each would read another snapshot: name one "
+                "(`Replay.name`), and give its name as snapshot="
+            )
+        return Replay.open(self._store).snapshot
+
+
+def _place(rank: int | None, world_size: int | None) -> tuple[int, int]:
+    """Find this process among those that read."""
+    if rank is None and world_size is None:
+        together = distributed.is_available() and distributed.is_initialized()
+        return (distributed.get_rank(), distributed.get_world_size()) if together else (0, 1)
+    if rank is None or world_size is None or not 0 <= rank < world_size:
+        raise SettingsError(f"rank {rank} of world_size {world_size}: give both, the rank from 0 to world_size - 1")
+    return rank, world_size
+
+
+def _learns(chooser: Any) -> bool:
+    """Whether a chooser, or one that is mixed in it, is told things while it chooses."""
+    return hasattr(chooser, "update") or any(_learns(part) for part, _ in getattr(chooser, "parts", ()))
+
+
+def _refreshing(replay: Replay, batches: Iterator[Any], seconds: float) -> Iterator[Any]:
+    refreshed = time.monotonic()
+    for batch in batches:
+        yield batch
+        if time.monotonic() - refreshed >= seconds:
+            try:
+                replay.refresh()
+            except StoreUnavailableError as error:
+                # What it has is readable, or says itself that it is not.
+                _LOG.warning("no newer snapshot, and on with the last one: %s", error)
+            refreshed = time.monotonic()
+
+
+def _unless_empty(batches: Iterator[Any]) -> Iterator[Any]:
+    try:
+        yield from batches
+    except EmptyShareError:
+        return

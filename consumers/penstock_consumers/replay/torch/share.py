@@ -1,0 +1,83 @@
+"""One reader's share of what is read once."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from penstock_consumers.replay.where import Condition, Where
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from numpy.typing import NDArray
+
+    from penstock_consumers.replay.criteria import Criterion
+    from penstock_consumers.replay.segment import Segment
+    from penstock_consumers.replay.snapshot import Snapshot
+    from penstock_consumers.store.commits import SegmentEntry
+
+
+class EmptyShareError(Exception):
+    """A share in which there is nothing, while there is something in others, or nothing was asked for."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Share(Where):
+    """What fulfils a `Where` in one of several shares: a stretch of whole episodes, of about as many steps as others.
+
+    Of one snapshot, the shares have nothing in common, and everything together. Where one is empty, reading it raises
+    `EmptyShareError`; where all are, what reading the whole does.
+
+    Attributes:
+        number: which share.
+        of: how many there are.
+    """
+
+    number: int
+    of: int
+
+    @classmethod
+    def of_where(cls, where: Where, number: int, of: int) -> Share:
+        """Take a share of a condition."""
+        return cls(**{field.name: getattr(where, field.name) for field in fields(Where)}, number=number, of=of)
+
+    def at(self, snapshot: Snapshot) -> Condition:
+        """Divide a snapshot."""
+        return _Shared(tuple(self._criteria(snapshot)), snapshot, self.number, self.of)
+
+
+class _Shared(Condition):
+    def __init__(self, criteria: Sequence[Criterion], snapshot: Snapshot, number: int, of: int) -> None:
+        super().__init__(criteria)
+        self._whole = Condition(criteria)
+        # Only what may be read counts, so that each share has as much to do.
+        steps = [entry.steps if self._whole.may_hold(entry) else 0 for entry in snapshot.entries]
+        behind = np.cumsum([0, *steps]).tolist()
+        self._first = dict(zip((entry.name for entry in snapshot.entries), behind, strict=False))
+        self._begin, self._end = (behind[-1] * at // of for at in (number, number + 1))
+        if number + 1 == of:
+            self._end += 1  # the last episodes may have no steps
+
+    def __bool__(self) -> bool:
+        return True
+
+    def may_hold(self, entry: SegmentEntry) -> bool:
+        first = self._first[entry.name]
+        return first < self._end and self._begin <= first + entry.steps and super().may_hold(entry)
+
+    def nothing(self, snapshot: Snapshot, what: str = "step") -> str:
+        if not self._whole or any(self._finds(segment, what) for segment in snapshot.segments):
+            raise EmptyShareError
+        return super().nothing(snapshot, what)
+
+    def _finds(self, segment: Segment, what: str) -> bool:
+        rows = self._whole.runs(segment).row if what == "step" else self._whole.rows(segment)
+        return len(rows) > 0
+
+    def _episodes(self, segment: Segment) -> NDArray[np.bool_]:
+        begins = self._first[segment.entry.name] + segment.step_offsets[:-1].astype(np.int64)
+        mine: NDArray[np.bool_] = super()._episodes(segment) & (self._begin <= begins) & (begins < self._end)
+        return mine

@@ -1,0 +1,365 @@
+"""What the policy saw, read by windows, against the same connectors over whole episodes."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from penstock_consumers.replay import Replay, versions
+from penstock_consumers.replay.lookback import Wanted
+from penstock_consumers.replay.parts import parts_until
+from penstock_consumers.replay.seen import Lens
+from penstock_consumers.replay.versions import Acting
+from penstock_consumers.store import layout
+from penstock_consumers.store.bucket import open_bucket
+from penstock_schemas.chunks import Ends
+from penstock_schemas.connectors import make_pipeline
+from penstock_schemas.errors import CorruptStoreError, SettingsError, StoreError
+from penstock_schemas.spaces import Discrete, flatten
+from tests.consumers.cut_stores import Part, commit, publish, rolled_out, stream
+from tests.consumers.rolled import ZOO, rolled
+from tests.consumers.stores import Writer
+from tests.schemas.random_spaces import same_bits
+from tests.schemas.test_connectors_equal import VECTOR, descriptions
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from penstock_schemas.spaces import Leaves
+
+VERSIONS = 4
+# Twice 4 numbers, 9 of the action and a reward: what the mean and the deviation of 9 numbers take.
+CONNECTORS = (
+    {"name": "stack", "arguments": {"frames": 2, "axis": 0}},
+    {"name": "previous_action"},
+    {"name": "previous_reward"},
+    {"name": "normalize", "arguments": {"clip": 3.0}},
+)
+COLUMNS = ("observation", "next_observation", "id", "step")
+
+
+class Store:
+    """A random store, read through random connectors."""
+
+    def __init__(
+        self,
+        made: Any,
+        seed: int,
+        *,
+        holes: bool,
+        own: bool,
+        later: bool = False,
+        only: Callable[[Part], bool] = lambda part: True,
+    ) -> None:
+        described, observation, action = made
+        self.rng = rng = np.random.default_rng(seed)
+        self.spec = stream(observation, action, described)
+        self.pipeline = make_pipeline(*made)
+        self.bucket = open_bucket(f"memory://{seed}")
+        self.writer = Writer(self.bucket, self.spec)
+        self.records = publish(self.bucket, self.pipeline, VERSIONS, rng)
+        envs, episodes = (int(rng.integers(1, 4)) for _ in range(2))
+        self.wholes = rolled_out(self.spec, VERSIONS, rng, envs=envs, episodes=episodes, holes=holes)
+        self.parts = [part for whole in self.wholes for part in whole.parts]
+        self.connectors: Any = True
+        self.versions: Any = [record.weights for record in self.records]
+        if own:
+            self.connectors, self.versions = make_pipeline(*made), None
+            self.connectors.load(self.records[-1].weights)
+            self.pipeline = self.connectors
+        for part in self.parts:
+            part.stored &= only(part)
+        rng.shuffle(self.parts)  # type: ignore[arg-type]  # a list is shuffled as an array is
+        self._later = self.parts[len(self.parts) // 2 :] if later else []
+        self.new = {part.id for part in self._later}
+        self._high_water = 0
+        self._store([part for part in self.parts if part not in self._later])
+        self.replay = Replay.open(self.bucket)
+        self.known = {part.id: part for part in self.parts}
+
+    def store_all(self) -> None:
+        later, self._later = self._later, []
+        self._store(later)
+
+    def _store(self, parts: list[Part]) -> None:
+        self._high_water = commit(self.writer, parts, self.records, self.rng, self._high_water)
+
+    @property
+    def stored(self) -> set[str]:
+        return {part.id for part in self.parts if part.stored and part not in self._later}
+
+    @property
+    def hidden(self) -> set[str]:
+        return {part.id for part in self.parts if not part.shown(self.pipeline.reach, self.stored)}
+
+    @property
+    def shown(self) -> list[Part]:
+        return [part for part in self.parts if part.id in self.stored - self.hidden]
+
+    def seen(self, name: str) -> Leaves:
+        part = self.known[name]
+        return part.whole.seen(part, self.pipeline, self.versions)
+
+
+MADE = (descriptions(), st.integers(0, 1 << 32), st.booleans(), st.booleans())
+
+
+@settings(max_examples=20, deadline=None)
+@given(*MADE)
+def test_windows_show_what_was_seen(made: Any, seed: int, holes: bool, own: bool) -> None:
+    store = Store(made, seed, holes=holes, own=own)
+    lens = Lens.of(store.connectors, store.spec, store.bucket)
+    if lens is None:
+        assert not store.pipeline
+        return
+    snapshot = store.replay._snapshot
+    expected, wanted = [], []
+    for number in store.rng.permutation(len(snapshot.entries)).tolist():
+        segment = snapshot.segment(number)
+        names = segment.ids(np.arange(segment.entry.rows))
+        assert {
+            name for name, hidden in zip(names, lens.hidden(snapshot, [number])[number], strict=True) if hidden
+        } == (set(names) & store.hidden)
+        rows = store.rng.integers(0, len(names), 5)
+        rows = np.sort(rows[[name not in store.hidden for name in names[rows]]])
+        if not len(rows):
+            continue
+        length = np.diff(segment.step_offsets)[rows]
+        place = store.rng.integers(0, length + 1)
+        size = store.rng.integers(1, length + 2 - place)
+        wanted.append(Wanted(number, rows, segment.step_offsets[rows] + rows + place, size))
+        for name, begin, count in zip(names[rows], place.tolist(), size.tolist(), strict=True):
+            expected.append(tuple(leaf[begin : begin + count] for leaf in store.seen(name)))
+    if wanted:
+        for leaf, of_windows in zip(lens.show(snapshot, wanted), zip(*expected, strict=True), strict=True):
+            assert same_bits(leaf, np.concatenate(of_windows))
+
+
+@settings(max_examples=20, deadline=None)
+@given(*MADE, st.sampled_from([1, 2, 6]))
+def test_transitions_show_what_was_seen(made: Any, seed: int, holes: bool, own: bool, n_step: int) -> None:
+    store = Store(made, seed, holes=holes, own=own)
+    if not store.shown:
+        with pytest.raises(StoreError, match=r"no steps? in the store"):
+            store.replay.transitions(connectors=store.connectors)
+        return
+    drawn = store.replay.transitions(32, n_step=n_step, connectors=store.connectors, columns=COLUMNS, seed=seed)
+    batch = next(drawn)
+    observation, after = (flatten(store.pipeline.space, batch[name]) for name in ("observation", "next_observation"))
+    for at, (name, step) in enumerate(zip(batch["id"], batch["step"].tolist(), strict=True)):
+        assert name not in store.hidden
+        last = min(step + n_step, store.known[name].length)
+        for before, behind, seen in zip(observation, after, store.seen(name), strict=True):
+            assert same_bits(before[at], seen[step])
+            assert same_bits(behind[at], seen[last])
+
+
+@settings(max_examples=20, deadline=None)
+@given(*MADE, st.booleans())
+def test_sequences_show_what_was_seen(made: Any, seed: int, holes: bool, own: bool, packed: bool) -> None:
+    store = Store(made, seed, holes=holes, own=own)
+    if not store.shown:
+        return
+    columns = ("observation", "id", "step", "lengths" if packed else "valid")
+    drawn = store.replay.sequences(
+        16, 4, burn_in=2, overlap=1, packed=packed, connectors=store.connectors, columns=columns, seed=seed
+    )
+    batch = next(drawn)
+    length = batch["lengths"] if packed else batch["valid"].sum(axis=1)
+    begin = np.cumsum(length + 1) - (length + 1)
+    observation = flatten(store.pipeline.space, batch["observation"])
+    for at, (name, step) in enumerate(zip(batch["id"], batch["step"].tolist(), strict=True)):
+        for leaf, seen in zip(observation, store.seen(name), strict=True):
+            read = leaf[begin[at] :] if packed else leaf[at]
+            assert same_bits(read[: length[at] + 1], seen[step : step + length[at] + 1])
+
+
+@settings(max_examples=20, deadline=None)
+@given(*MADE)
+def test_a_scan_shows_what_was_seen(made: Any, seed: int, holes: bool, own: bool) -> None:
+    store = Store(made, seed, holes=holes, own=own)
+    given = set()
+    batches = store.replay.scan(7, connectors=store.connectors, columns=COLUMNS)
+    for batch in batches if store.shown else ():
+        observation, after = (
+            flatten(store.pipeline.space, batch[name]) for name in ("observation", "next_observation")
+        )
+        for at, (name, step) in enumerate(zip(batch["id"], batch["step"].tolist(), strict=True)):
+            given.add((name, step))
+            for before, behind, seen in zip(observation, after, store.seen(name), strict=True):
+                assert same_bits(before[at], seen[step])
+                assert same_bits(behind[at], seen[step + 1])
+    assert given == {(part.id, step) for part in store.shown for step in range(part.length)}
+
+
+@settings(max_examples=20, deadline=None)
+@given(*MADE)
+def test_episodes_show_what_was_seen(made: Any, seed: int, holes: bool, own: bool) -> None:
+    """Those that are there, and those that are stored later."""
+    store = Store(made, seed, holes=holes, own=own, later=True)
+    followed = store.replay.follow(wait=lambda: False, connectors=store.connectors)
+    found = list(store.replay.episodes(connectors=store.connectors)) if store.shown else []
+    early = {part.id for part in store.shown}
+    assert sorted(episode.id for episode in found) == sorted(early)
+    store.store_all()
+    found += followed
+    late = {part.id for part in store.shown} - early
+    # What was hidden for want of the part before it, which came later, is not given again.
+    assert {episode.id for episode in found} - early == late & store.new
+    for episode in found:
+        observation = flatten(store.pipeline.space, episode.observation)
+        assert all(map(same_bits, observation, store.seen(episode.id)))
+
+
+@pytest.fixture(scope="module")
+def mirrored(tmp_path_factory: pytest.TempPathFactory) -> Replay:
+    """A store whose recorded parameters are what the policy saw, and whose final values are the first of it."""
+    folder = tmp_path_factory.mktemp("mirrored")
+    rolled(
+        folder,
+        f"{ZOO}:mirror",
+        action="wide",
+        behaviour={"parameters": True, "final_value": True},
+        connectors=CONNECTORS,
+        cut_steps=4,
+        longest=40,
+    )
+    return Replay.open(folder)
+
+
+def test_what_is_read_is_what_the_policy_was_given(mirrored: Replay) -> None:
+    batch = next(mirrored.scan(connectors=True))
+    assert len(batch["reward"]) == mirrored.steps
+    assert set(batch["policy_version"].tolist()) == {0, 1, 2}
+    assert same_bits(batch["observation"], np.asarray(batch["parameters"]))
+    ended = ~np.ma.getmaskarray(batch["final_value"])
+    assert ended.sum() > 3
+    assert same_bits(batch["next_observation"][ended, 0], np.asarray(batch["final_value"][ended]))
+    drawn = next(mirrored.transitions(1000, n_step=3, connectors=True))
+    assert same_bits(drawn["observation"], np.asarray(drawn["parameters"]))
+    sequences = next(mirrored.sequences(100, 5, burn_in=4, packed=True, connectors=True))
+    without_last = np.delete(sequences["observation"], np.cumsum(sequences["lengths"] + 1) - 1, axis=0)
+    assert same_bits(without_last, np.asarray(sequences["parameters"]))
+
+
+def test_whoever_normalizes_otherwise_brings_a_pipeline(mirrored: Replay) -> None:
+    """What it acts with is what the next block is shown by."""
+    spec = mirrored.spec
+    pipeline = make_pipeline([{"name": "normalize", "arguments": {"clip": None}}], spec.observation, spec.action)
+    pipeline.load({"connectors.0.mean": np.full(4, 2.0), "connectors.0.variance": np.full(4, 0.25)})
+    columns = ("observation", "next_observation")
+    raw = next(mirrored.scan(columns=columns))
+    shown = next(mirrored.scan(columns=columns, connectors=pipeline))
+    for name in columns:
+        np.testing.assert_allclose(shown[name], (raw[name] - 2.0) / 0.5, rtol=1e-6)
+    assert shown["observation"].dtype == np.float32
+
+
+@pytest.mark.parametrize("connectors", [None, False])
+def test_without_connectors_it_is_what_is_stored(mirrored: Replay, connectors: Any) -> None:
+    stored = next(mirrored.transitions(64))
+    assert same_bits(next(mirrored.transitions(64, connectors=connectors))["observation"], stored["observation"])
+    nothing = make_pipeline([], mirrored.spec.observation, mirrored.spec.action)
+    assert same_bits(next(mirrored.transitions(64, connectors=nothing))["observation"], stored["observation"])
+
+
+def test_connectors_of_another_stream_are_refused(mirrored: Replay) -> None:
+    other = make_pipeline([{"name": "stack"}], Discrete(3), mirrored.spec.action)
+    for view in (mirrored.transitions, mirrored.sequences, mirrored.scan, mirrored.episodes, mirrored.follow):
+        with pytest.raises(SettingsError, match=r"connectors for observations of Discrete.*replay\.spec\.observation"):
+            view(connectors=other)
+        with pytest.raises(SettingsError, match="connectors 'stack': True for the stream's own"):
+            view(connectors="stack")
+
+
+def test_an_episode_whose_beginning_is_gone_is_left_out_whole() -> None:
+    """A draw never fails for it; whoever asks for it by hand is told."""
+    store = Store(([{"name": "stack", "arguments": {"frames": 3}}], VECTOR, Discrete(2)), 0, holes=True, own=False)
+    assert store.hidden & store.stored
+    drawn = store.replay.transitions(1000, connectors=True, columns=["id"])
+    assert set(next(drawn)["id"]) & store.hidden, "what is not shown needs no connectors"
+    drawn = store.replay.transitions(1000, connectors=True, columns=["id", "observation"])
+    assert not set(next(drawn)["id"]) & store.hidden
+    snapshot = store.replay._snapshot
+    lens = Lens.of(store.connectors, store.spec, store.bucket)
+    assert lens is not None
+    number = next(at for at in range(len(snapshot.entries)) if lens.hidden(snapshot, [at])[at].any())
+    row = np.flatnonzero(lens.hidden(snapshot, [number])[number])[:1]
+    segment = snapshot.segment(number)
+    wanted = Wanted(number, row, segment.step_offsets[row] + row, np.array([1]))
+    with pytest.raises(
+        StoreError, match=f"episode {segment.ids(row)[0]} continues another one, and the store does not"
+    ):
+        lens.show(snapshot, [wanted])
+
+
+def test_where_all_is_hidden_it_is_said() -> None:
+    made = [{"name": "stack"}], VECTOR, Discrete(2)
+    store = Store(made, 0, holes=False, own=False, only=lambda part: part.continues is not None and part.key[3] < 2)
+    assert store.replay.steps
+    assert not store.shown
+    for view in (store.replay.transitions, store.replay.sequences):
+        with pytest.raises(StoreError, match=r"as the policy saw it: .* read without connectors"):
+            view(connectors=True)
+    with pytest.raises(StoreError, match="no episode in the store can be shown"):
+        list(store.replay.episodes(connectors=True))
+    with pytest.raises(StoreError, match="no step in the store can be shown"):
+        list(store.replay.scan(connectors=True))
+
+
+def test_a_version_that_is_gone_is_told() -> None:
+    store = Store(([{"name": "normalize"}], VECTOR, Discrete(2)), 0, holes=False, own=False)
+    gone = layout.POLICIES + store.records[2].object_name
+    store.bucket.delete(gone)
+    with pytest.raises(StoreError, match=f"no {gone} in it"):
+        next(store.replay.scan(connectors=True))
+    own = make_pipeline([{"name": "normalize"}], VECTOR, Discrete(2))
+    assert len(next(store.replay.scan(connectors=own))["observation"]) == store.replay.steps
+
+
+def test_what_needs_no_version_reads_none() -> None:
+    store = Store(([{"name": "stack"}], VECTOR, Discrete(2)), 0, holes=False, own=False)
+    for record in store.records[1:]:
+        store.bucket.delete(layout.POLICIES + record.object_name)
+    assert len(next(store.replay.scan(connectors=True))["reward"]) == store.replay.steps
+
+
+def test_a_version_without_the_parameters_is_of_other_connectors() -> None:
+    store = Store(([{"name": "normalize"}], VECTOR, Discrete(2)), 0, holes=False, own=False)
+    acting = Acting(store.bucket, make_pipeline([{"name": "flatten"}, {"name": "normalize"}], VECTOR, Discrete(2)))
+    places = acting.places(store.replay._snapshot.segment(0))
+    with pytest.raises(CorruptStoreError, match=r"version \d, which acted, has no weight 'connectors\.1\.mean'"):
+        acting.weights(np.unique(places).tolist())
+
+
+def test_parameters_are_kept_within_a_bound(monkeypatch: pytest.MonkeyPatch) -> None:
+    store = Store(([{"name": "normalize"}], VECTOR, Discrete(2)), 0, holes=False, own=False)
+    monkeypatch.setattr(versions, "_KEPT_BYTES", 2 * 2 * 3 * 8)
+    acting = Acting(store.bucket, store.pipeline)
+    known: dict[bytes, int] = {}
+    for segment in store.replay._snapshot.segments:
+        digests = segment.batch.column("policy_digest").flatten().to_pylist()
+        known |= dict(zip(digests, acting.places(segment).tolist(), strict=True))
+    for record in (*store.records, *store.records):
+        (weights,) = acting.weights([known[record.digest]])
+        for name, value in weights.items():
+            assert same_bits(value, record.weights[name])
+    assert len(acting._kept) == 2
+
+
+def test_a_part_that_lost_its_end_is_joined_with_none() -> None:
+    store = Store(([{"name": "stack"}], VECTOR, Discrete(2)), 0, holes=True, own=False)
+    behind = (part for part in store.parts if part.continues is not None and part.id in store.stored)
+    lost = [part for part in behind if _before(part).id in store.stored and _before(part).ends == Ends.ABORTED]
+    assert lost
+    for part in lost:
+        with pytest.raises(StoreError, match=f"{part.id} continues {_before(part).id}, of which the end was lost"):
+            parts_until(store.replay, part.id)
+
+
+def _before(part: Part) -> Part:
+    return part.whole.parts[part.whole.parts.index(part) - 1]
