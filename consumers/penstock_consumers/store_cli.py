@@ -11,6 +11,7 @@ from penstock_consumers.cli import (
     gc,
     info,
     ls,
+    plot,
     quarantine,
     recompute,
     replay,
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
 
 __all__ = ["format_report", "main", "run"]
 
-_COMMANDS = (info, ls, show, verify, replay, recompute, snapshot, compact, retain, gc, quarantine)
+_COMMANDS = (info, ls, show, plot, verify, replay, recompute, snapshot, compact, retain, gc, quarantine)
 _STATUSES = """exit status:
   0  done, and nothing is wrong
   1  what was checked is not as it should be, or an error ended the command: it says which

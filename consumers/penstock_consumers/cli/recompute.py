@@ -6,6 +6,7 @@ import argparse
 from typing import TYPE_CHECKING
 
 from penstock_consumers.cli.words import answer, command
+from penstock_consumers.progress import bar
 from penstock_consumers.recompute import format_report, recompute
 from penstock_consumers.replay import Replay
 from penstock_consumers.replay.parts import parts_until
@@ -37,9 +38,7 @@ def _run(words: argparse.Namespace) -> int:
     spec = replay.spec
     try:
         # Only this command needs a policy, so a learner's install lacks what makes one.
-        from tqdm import tqdm  # noqa: PLC0415
-
-        from penstock_producers.policy.recompute import Recomputer  # noqa: PLC0415  (the same)
+        from penstock_producers.policy.recompute import Recomputer  # noqa: PLC0415
     except ModuleNotFoundError as error:
         raise SettingsError(
             f"{error}: computing a policy's answers needs more than the base: pip install 'penstock[producer]'"
@@ -51,15 +50,15 @@ def _run(words: argparse.Namespace) -> int:
     recomputer = Recomputer(spec.policy, spec.observation, spec.action, spec.infos, device=words.device)
     parts = None if words.episode is None else parts_until(replay, words.episode)
     total = replay.steps if parts is None else sum(part.length for part in parts)
-    # Only on a terminal.
-    with tqdm(total=total, unit=" steps", unit_scale=True, disable=None) as bar:
+    with bar("recompute", shown=False if words.json else None) as progress:
+        progress.expect(total)
         report = recompute(
             replay.episodes() if parts is None else parts,
             spec,
             recomputer,
             Versions(bucket),
             tolerance=words.tolerance,
-            progress=bar.update,
+            progress=progress.advance,
         )
     answer(words, report.to_json(), format_report(report))
     return report.status

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from penstock_consumers.cli.connection import add_kafka
 from penstock_consumers.cli.words import answer, command
+from penstock_consumers.progress import bar
 from penstock_consumers.store.bucket import open_bucket
 from penstock_consumers.verify.quick import quick
 
@@ -95,12 +96,16 @@ def _verdict(report: Report, well: str, not_well: str) -> str:
 
 
 def _run(words: argparse.Namespace) -> int:
+    shown = False if words.json else None
     if words.quick:
-        report, text = quick(open_bucket(words.store)), format_quick
+        with bar("verify", shown=shown) as progress:
+            report, text = quick(open_bucket(words.store), progress), format_quick
     else:
         # Reading a store must not need Kafka's client.
         from penstock_consumers.verify.kafka import verify_against_kafka  # noqa: PLC0415
 
-        report, text = verify_against_kafka(words.store, words.bootstrap_servers, words.config), format_report
+        with bar("verify", "offsets", shown=shown) as progress:
+            report = verify_against_kafka(words.store, words.bootstrap_servers, words.config, progress=progress)
+        text = format_report
     answer(words, {"ok": report.ok, **dataclasses.asdict(report)}, text(report))
     return 0 if report.ok else 1
