@@ -16,13 +16,16 @@ UV_SETTINGS = index=$${UV_DEFAULT_INDEX:-$${PIP_INDEX_URL:-$$($(BIN)/python -m p
 	export UV_SYSTEM_CERTS=1 $${index:+"UV_DEFAULT_INDEX=$$index"}
 INSTALL = $(UV_SETTINGS); $(BIN)/uv pip install --python $(BIN)/python -c constraints.txt -e
 
-.PHONY: help run test chaos soak lint bench clean
+.PHONY: help run learn test chaos soak lint bench clean
 
 help:
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-6s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 run: $(STAMPS)/local ## run the whole pipeline for DURATION=60 seconds, kill parts of it, verify that nothing was lost
 	@$(BIN)/python -m deploy.local.run --duration $(DURATION)
+
+learn: $(STAMPS)/local ## learn CartPole-v1 through the whole loop, and say how long it took
+	@$(BIN)/python -m deploy.local.learn
 
 test: $(STAMPS)/dev ## run all tests; PYTEST_ARGS="-k name" chooses
 	@$(UV_SETTINGS); exec $(BIN)/python -m pytest $(PARALLEL) $(PYTEST_ARGS)

@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks import consumer, policies, producer
+from benchmarks import choosing, cold, consumer, filters, loader, opening, policies, producer, sequences, transitions
 from benchmarks.figure import Figure, pin
+from benchmarks.stored import cartpole_store
 from deploy.local.kafka import LocalKafka
 from penstock_producers.service import use_one_thread
 from penstock_schemas.log.kafka import KafkaLog
@@ -38,6 +39,20 @@ def measure() -> Iterator[Figure]:
         with KafkaLog(broker.bootstrap_servers) as log:
             yield from producer.to_kafka(log)
             yield from consumer.from_kafka(log, Path(folder))
+    with tempfile.TemporaryDirectory(dir=_RESULTS.parent) as folder:
+        yield from _learner(Path(folder))
+
+
+def _learner(folder: Path) -> Iterator[Figure]:
+    """Measure what a learner reads with; no broker takes the other cores."""
+    yield from opening.opening(folder / "opening")
+    store = cartpole_store(folder / "cartpole")
+    yield from transitions.uniform(store)
+    yield from sequences.padded(store)
+    yield from choosing.prioritized(store)
+    yield from filters.one_in_a_hundred(store)
+    yield from loader.never_waits(store)
+    yield from cold.frames(folder / "frames")
 
 
 def main() -> int:

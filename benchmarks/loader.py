@@ -33,10 +33,11 @@ _LEAST = 0.95
 def never_waits(bucket: Bucket) -> Iterator[Figure]:
     """Take steps of 5 ms with batches of a loader's workers, and of a thread, in turn with drawing them in between.
 
-    A step multiplies matrices on one core until its 5 ms are over: a learner's step is torch's work and not Python's,
-    and lets other threads run meanwhile. By the clock, so that what others take of the core is not counted as the
-    learner's own work; the first batches, for which processes are started and segments opened, are not counted. The
-    learner has one core, and its thread with it; workers have the others, where there are others.
+    A step multiplies matrices on one core until its 5 ms are over by the clock: a learner's step is torch's work and
+    not Python's, and lets other threads run meanwhile. So the share tells what the learner waits between its steps, and
+    not what others take of its core within them. The first batches, for which processes are started and segments
+    opened, are not counted. The learner has one core, and its thread with it; workers have the others, where there are
+    others.
     """
     dataset = ReplayDataset(bucket.url, batch_size=_BATCH, n_step=_N_STEP, seed=0)
 

@@ -1,64 +1,260 @@
-"""Publishing policies: a version is kept in the store, then announced to the producers.
+"""Publishing policies: a version is claimed, its weights are kept in the store, then it is announced to the producers.
 
-Weights that fit travel with the announcement; larger ones the producers read from the store.
+Claiming is creating one object only if absent, so of two learners that publish to one stream the second one is told at
+once. Versions are whole numbers, one after the other; whatever a crash leaves half-way, the next learner goes on behind
+it: a version that was claimed and never announced is one that never acts. Weights that fit travel with the
+announcement; larger ones the producers read from the store.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+import json
+import os
+import socket
+import time
+import uuid
+from collections.abc import Mapping
+from contextlib import ExitStack
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Self
 
-from penstock_consumers.store import layout
-from penstock_schemas.errors import LogUnavailableError, PolicyError
-from penstock_schemas.policies import KEY, PolicyRecord, encode_policy
+import numpy as np
+
+from penstock_consumers.store import layout, manifest
+from penstock_consumers.store.bucket import create_once, open_bucket
+from penstock_schemas.connectors.pipeline import PREFIX
+from penstock_schemas.errors import LogUnavailableError, PolicyError, PolicyRejectedError, StoreMismatchError
+from penstock_schemas.policies import KEY, PolicyRecord, decode_announcement, encode_policy
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from numpy.typing import NDArray
 
     from penstock_consumers.store.bucket import Bucket
-    from penstock_schemas.log import Appender
+    from penstock_schemas.log import Log
 
 _TIMEOUT_SECONDS = 60.0
+_POLL_SECONDS = 0.2
+# As producers take them: see `Behaviour` there.
+_LIMITS = {"epsilon": (0.0, 1.0), "temperature": (1e-30, 1e30), "noise": (0.0, 1e30)}
+# What safetensors holds and numpy knows; the widest has 8 bytes.
+_NUMBERS, _WIDEST = "biuf", 8
 
 
 class PolicyPublisher:
-    """Publishes versions of one stream's policy, each larger than all that the store holds; one at a time does.
+    """Publishes one stream's policy, version after version; a learner's other half, beside `Replay`.
 
-    `newest` is the largest version in the store, 0 where it holds none.
+    Attributes:
+        newest: the last version that is spent, 0 before the first: the next one is `newest` + 1.
     """
 
-    def __init__(self, appender: Appender, topic: str, bucket: Bucket) -> None:
-        self._appender = appender
-        self._topic = topic
-        self._bucket = bucket
-        self.newest = max(filter(None, map(layout.policy_version, bucket.list(layout.POLICIES))), default=0)
+    def __init__(self, stream: str, *, store: str | Path | Bucket, log: str | Log) -> None:
+        """Open a stream to publish to.
+
+        Args:
+            stream: its name; its topic `policies.<stream>` is made where there is none.
+            store: its store, which keeps every version: a folder, a URL that obstore opens, or a bucket.
+            log: Kafka's bootstrap servers, or a log that exists, as for TLS and SASL; that one is left open.
+
+        Raises:
+            StoreMismatchError: the store is of another stream.
+            LogUnavailableError: the log does not answer.
+            StoreUnavailableError: the store does not answer.
+        """
+        self._stream = stream
+        self._topic = f"policies.{stream}"
+        self._bucket = open_bucket(store) if isinstance(store, str | Path) else store
+        # Tells this learner's claims from any other's.
+        self._writer = f"{socket.gethostname()}/{os.getpid()}/{uuid.uuid4().hex}"
+        described = manifest.load(self._bucket)
+        if described is not None and described.spec.stream != stream:
+            raise StoreMismatchError(
+                f"store {self._bucket.url}: holds the stream {described.spec.stream!r}, not {stream!r}: choose its own"
+            )
+        with ExitStack() as opened:
+            log = opened.enter_context(_kafka(log)) if isinstance(log, str) else log
+            log.create(self._topic, compacted=True)
+            self._appender = log.appender()
+            opened.callback(self._appender.close)
+            # A store that was begun anew is behind its topic, and producers never go back.
+            self.newest = max(self._stored(), _announced(log, self._topic))
+            self._opened = opened.pop_all()
 
     def publish(
         self,
-        weights: Mapping[str, NDArray[Any]],
-        settings: Mapping[str, Any] | None = None,
+        policy: Any,
         *,
-        version: int | None = None,
+        epsilon: float | None = None,
+        temperature: float | None = None,
+        noise: float | None = None,
+        connectors: Mapping[str, NDArray[Any]] | None = None,
     ) -> PolicyRecord:
-        """Publish weights as the next version, or as `version`, and wait until the log has it.
+        """Publish the next version, and wait until the log has it; what is published is a copy.
 
-        Raises `PolicyError` where `version` goes back, `LogUnavailableError` where the log does not take it in time:
-        the version is spent then, publish the weights as a later one.
+        Args:
+            policy: a torch module, of which the `state_dict()` is taken; or its weights, arrays or tensors by name.
+            epsilon: how producers explore with this version; as they are set to where it is None.
+            temperature: likewise.
+            noise: likewise.
+            connectors: what the stream's connectors normalize by, as `RunningStatistics.weights` gives it: arrays by
+                the names `connectors.<i>.<name>`.
+
+        Raises:
+            PolicyError: another learner publishes to this stream; or a weight or a setting is none that can act, and
+                no version is spent.
+            LogUnavailableError: the log did not take it in time. Publish again: that is the next version.
+            StoreUnavailableError: the store did not take it. Likewise.
         """
-        number = self.newest + 1 if version is None else version
-        if number <= self.newest:
-            raise PolicyError(f"policy version {number}: version {self.newest} is in the store; versions only grow")
-        record = PolicyRecord(number, dict(weights), dict(settings or {}))
+        settings = _settings(epsilon=epsilon, temperature=temperature, noise=noise)
+        weights = _weights(policy, connectors or {})
+        record = PolicyRecord(self._claim(weights, settings), weights, settings)
         value, headers = encode_policy(record)
         self._bucket.put(layout.POLICIES + record.object_name, record.to_safetensors())
-        # From here on the number is spent: whether or not the append fails, the log may have it.
-        self.newest = number
+        # Whoever was stopped for a while may have been overtaken meanwhile: it announces nothing that goes back.
+        if self._claimed_by(record.version + 1) is not None:
+            raise self._contested(record.version + 1)
         try:
             self._appender.append(self._topic, 0, key=KEY, value=value, headers=headers).result(_TIMEOUT_SECONDS)
         except TimeoutError as error:
             raise LogUnavailableError(
-                f"topic {self._topic!r}: policy version {number} was not acknowledged within {_TIMEOUT_SECONDS:g} s: "
-                "check the log, and publish again"
+                f"topic {self._topic!r}: policy version {record.version} was not acknowledged within "
+                f"{_TIMEOUT_SECONDS:g} s: check the log, and publish again"
             ) from error
         return record
+
+    def last(self) -> PolicyRecord | None:
+        """Read the newest version that the store keeps, for a learner to go on from; see `newest_kept`."""
+        return newest_kept(self._bucket)
+
+    def close(self) -> None:
+        """Let go of the log; what was published is there."""
+        self._opened.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
+
+    def _claim(self, weights: Mapping[str, NDArray[Any]], settings: Mapping[str, float]) -> int:
+        """Take the next version; from here on it is spent, whatever becomes of it."""
+        while True:
+            version = self.newest + 1
+            digest = PolicyRecord(version, weights, settings).digest
+            told = json.dumps({"version": version, "digest": digest.hex(), "writer": self._writer}).encode()
+            if create_once(self._bucket, layout.policy_claim(version), told):
+                self.newest = version
+                return version
+            if self._claimed_by(version) != self._writer:
+                raise self._contested(version)
+            # An earlier try of our own, for other weights, whose answer was lost.
+            self.newest = version
+
+    def _claimed_by(self, version: int) -> str | None:
+        """Who has claimed a version; None where nobody has."""
+        try:
+            claim = self._bucket.read(layout.policy_claim(version)).to_pybytes()
+        except FileNotFoundError:
+            return None
+        try:
+            return str(json.loads(claim)["writer"])
+        except (ValueError, KeyError, TypeError):
+            return "someone unknown"
+
+    def _contested(self, version: int) -> PolicyError:
+        return PolicyError(
+            f"stream {self._stream!r}: policy version {version} is claimed by {self._claimed_by(version)}, not by this "
+            f"learner ({self._writer}): another learner publishes to this stream; stop one of the two, then start the "
+            "other again, which goes on behind what is claimed; or give each a stream of its own"
+        )
+
+    def _stored(self) -> int:
+        """The last version that the store knows of, claimed or kept."""
+        listed = max(filter(None, map(layout.policy_version, self._bucket.list(layout.POLICIES))), default=0)
+        # A listing may lag behind; asking for an object does not.
+        while self._claimed_by(listed + 1) is not None:
+            listed += 1
+        return listed
+
+
+def newest_kept(bucket: Bucket) -> PolicyRecord | None:
+    """Read the newest version whose weights a store keeps, announced or not; None where it keeps none.
+
+    Raises `PolicyRejectedError` where it does not read.
+    """
+    names = [name for name in bucket.list(layout.POLICIES) if layout.is_weights(name)]
+    if not names:
+        return None
+    name = max(names, key=lambda name: layout.policy_version(name) or 0)
+    return PolicyRecord.from_safetensors(bucket.read(name).to_pybytes(), name)
+
+
+def _kafka(servers: str) -> Log:
+    from penstock_schemas.log.kafka import KafkaLog  # noqa: PLC0415  (a learner without Kafka has no client of it)
+
+    return KafkaLog(servers, client_id="penstock-learner")
+
+
+def _announced(log: Log, topic: str) -> int:
+    """The version that the last record of a topic announces; 0 where there is none that reads."""
+    reader = log.reader()
+    try:
+        start, end = reader.bounds(topic, 0)
+        if start == end:
+            return 0
+        reader.seek(topic, 0, end - 1)
+        deadline = time.monotonic() + _TIMEOUT_SECONDS
+        while time.monotonic() < deadline:
+            records = reader.poll(_POLL_SECONDS)
+            if records:
+                return decode_announcement(records[-1]).version
+    except PolicyRejectedError:
+        return 0
+    finally:
+        reader.close()
+    raise LogUnavailableError(f"topic {topic!r}: its last record did not come within {_TIMEOUT_SECONDS:g} s: check it")
+
+
+def _settings(**given: float | None) -> dict[str, float]:
+    settings = {}
+    for name, value in given.items():
+        if value is None:
+            continue
+        least, most = _LIMITS[name]
+        # NaN is in no range.
+        if not least <= value <= most:
+            raise PolicyError(f"{name}={value!r}: use a number from {least:g} to {most:g}")
+        settings[name] = float(value)
+    return settings
+
+
+def _weights(policy: Any, connectors: Mapping[str, Any]) -> dict[str, NDArray[Any]]:
+    """Copy weights, each checked: what no producer would load is not to be published."""
+    state = getattr(policy, "state_dict", None)
+    given = policy if state is None else state()
+    if not isinstance(given, Mapping):
+        raise PolicyError(f"a {type(policy).__name__} to publish: give a torch module, or its weights by name")
+    named = dict(given)
+    for name in connectors:
+        if not name.startswith(PREFIX) or name in named:
+            raise PolicyError(
+                f"connectors[{name!r}]: its name is to be {PREFIX}<i>.<name>, as `RunningStatistics.weights` has it, "
+                "and not that of a weight"
+            )
+    return {name: _array(name, value) for name, value in {**named, **connectors}.items()}
+
+
+def _array(name: str, value: Any) -> NDArray[Any]:
+    try:
+        # A tensor may be on a device, and may need a gradient.
+        array = np.array(value.detach().cpu().numpy() if hasattr(value, "detach") else value, order="C")
+    except TypeError as error:  # torch's, for a dtype that numpy has not
+        raise PolicyError(f"weight {name!r}: {error}: cast it to a dtype that numpy has") from error
+    if array.dtype.kind not in _NUMBERS or array.dtype.itemsize > _WIDEST:
+        raise PolicyError(f"weight {name!r}: its dtype is {array.dtype}: give floats, integers or booleans")
+    if array.dtype.kind == "f" and not np.isfinite(array).all():
+        where = tuple(np.argwhere(~np.isfinite(array))[0].tolist())
+        raise PolicyError(
+            f"weight {name!r}: {array[where]} at {where} is not finite: no producer would load it; look at how the "
+            "learner came to it (its learning rate, its targets)"
+        )
+    return array

@@ -1,4 +1,4 @@
-"""A producer or consumer on this machine: what Kubernetes would run as a pod."""
+"""A producer, a consumer or a learner on this machine: what Kubernetes would run as a pod."""
 
 from __future__ import annotations
 
@@ -29,18 +29,20 @@ class Pod:
 
     Args:
         name: its name, and its log's.
-        module: `penstock_producers` or `penstock_consumers`.
+        module: `penstock_producers`, `penstock_consumers`, or another that Python runs.
         flags: its settings.
         logs: the folder for its log.
+        serves: whether it serves metrics.
     """
 
-    def __init__(self, name: str, module: str, flags: Sequence[str], logs: Path) -> None:
+    def __init__(self, name: str, module: str, flags: Sequence[str], logs: Path, *, serves: bool = True) -> None:
         self.name = name
         self.log_file = logs / f"{name}.log"
         with socket.socket() as probe:
             probe.bind(("127.0.0.1", 0))
             self._port = int(probe.getsockname()[1])
-        self._command = [sys.executable, "-m", module, *flags, "--metrics-port", str(self._port)]
+        served = ["--metrics-port", str(self._port)] if serves else []
+        self._command = [sys.executable, "-m", module, *flags, *served]
         self._process: subprocess.Popen[bytes] | None = None
 
     @property

@@ -1,17 +1,15 @@
-"""The whole pipeline on one machine: run it, watch it, kill parts of it, and check that nothing was lost or doubled.
+"""The whole loop on one machine: run it, watch it learn, kill parts of it, and check that nothing was lost or doubled.
 
-A local Kafka (or the one that KAFKA_BOOTSTRAP_SERVERS names), two producers of CartPole-v1, two consumers. New policy
-weights are published every few seconds. Half-way a producer and a consumer are killed with SIGKILL and started again.
-At the end everything is drained and the store is verified against the log.
+A local Kafka (or the one that KAFKA_BOOTSTRAP_SERVERS names), two producers of CartPole-v1, two consumers, and a
+learner that reads the store and publishes what it learns. Half-way a producer and a consumer are killed with SIGKILL
+and started again. At the end everything is drained and the store is verified against the log.
 """
 
 from __future__ import annotations
 
 import argparse
-import fcntl
 import json
 import os
-import shutil
 import sys
 import time
 import uuid
@@ -22,35 +20,34 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rich.console import Console
-from rich.live import Live
 
-from deploy.local import pole, watch
+from deploy.local import watch
+from deploy.local.folder import own_folder
 from deploy.local.kafka import LocalKafka
-from deploy.local.pod import Pod
-from penstock_consumers.policies import PolicyPublisher
+from deploy.local.pods import PARTITIONS, check_alive, make_pods
 from penstock_consumers.store import commits
 from penstock_consumers.store.bucket import open_bucket
 from penstock_consumers.store_cli import format_report
 from penstock_consumers.verify import Report, verify
-from penstock_schemas.errors import PenstockError, SettingsError
+from penstock_schemas.errors import PenstockError
 from penstock_schemas.log.kafka import KafkaLog
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
+    from deploy.local.pod import Pod
     from penstock_consumers.store.bucket import Bucket
     from penstock_schemas.log import Log
 
-_PRODUCERS = _CONSUMERS = _PARTITIONS = 2
-_POLICY_SECONDS = 4.0
+_PRODUCERS = _CONSUMERS = 2
 _DOWN_SECONDS = 2.0
-_REFRESH_SECONDS = 0.5
-_LINE_SECONDS = 5.0
-_START_SECONDS = 60.0
+# On a loaded machine it takes minutes until torch is imported everywhere, and a first version learned.
+_START_SECONDS = 300.0
 _STOP_SECONDS = 30.0
 _DRAIN_SECONDS = 60.0
-_MARKER = ".penstock-run"
-_FIRST_SURENESS, _SURER = 0.5, 1.35
+_DRAIN_POLL_SECONDS = 0.1
+# How often the summary keeps how good the producers are.
+_RETURN_SECONDS = 5.0
 
 
 @dataclass(slots=True)
@@ -59,6 +56,7 @@ class Summary:
 
     stream: str
     seconds: float = 0.0
+    """From the start of the pods until draining begins."""
     steps_published: int = 0
     steps_stored: int = 0
     episodes_stored: int = 0
@@ -68,6 +66,8 @@ class Summary:
     quarantined: int = 0
     policy_versions: list[int] = field(default_factory=list)
     steps_per_second: float = 0.0
+    mean_returns: list[tuple[float, int, float]] = field(default_factory=list)
+    """Seconds, policy version, and the mean return of its episodes so far: how the learning went."""
     kills: list[str] = field(default_factory=list)
     exit_statuses: dict[str, int | None] = field(default_factory=dict)
     verified: bool = False
@@ -87,52 +87,39 @@ class Run:
         self._folder = folder
         self._console = console
         self._watch = watch.Watch(time.monotonic)
-        self._topic, self._policies = f"rollouts.{stream}", f"policies.{stream}"
+        self._topic = f"rollouts.{stream}"
         self._bucket: Bucket = open_bucket(folder / "store")
+        self._pods = make_pods(bootstrap_servers, stream, folder, producers=_PRODUCERS, consumers=_CONSUMERS)
         self.summary = Summary(stream)
-        common = ["--stream", stream, "--bootstrap-servers", bootstrap_servers]
-        self._producers = [
-            Pod(name, "penstock_producers", [*common, *_producer_flags(name)], folder)
-            for name in (f"producer-{ordinal}" for ordinal in range(_PRODUCERS))
-        ]
-        store = ["--store", str(folder / "store"), "--session-seconds", "3"]
-        self._consumers = [
-            Pod(f"consumer-{ordinal}", "penstock_consumers", [*common, *store], folder) for ordinal in range(_CONSUMERS)
-        ]
 
     def __call__(self, duration: float) -> Summary:
-        """Run for `duration` seconds from the first step, drain, verify."""
-        self._log.create(self._topic, partitions=_PARTITIONS)
-        self._log.create(self._policies, compacted=True)
-        appender = self._log.appender()
-        policies = PolicyPublisher(appender, self._policies, self._bucket)
-        policies.publish(pole.weights(_FIRST_SURENESS))
+        """Run for `duration` seconds from the first version that acts everywhere, drain, verify."""
+        self._log.create(self._topic, partitions=PARTITIONS)
         with ExitStack() as stack:
-            for pod in (*self._consumers, *self._producers):
-                stack.enter_context(pod)
-            self._await_steps("starting")
             started = time.monotonic()
-            self._flow(duration, policies)
+            for pod in self._pods.all:
+                stack.enter_context(pod)
+            self._await_learner()
+            self._flow(duration)
             self.summary.seconds = time.monotonic() - started
-            self._await_steps("waiting for what was restarted")
+            self._await_restarted()
             self._console.print("draining")
             self._drain()
-        appender.close()
         self._console.print("verifying the store against the log")
         report = verify(self._bucket, self._log)
         self._console.print(format_report(report))
         self._sum_up(report)
         return self.summary
 
-    def _flow(self, duration: float, policies: PolicyPublisher) -> None:
-        victims = [self._producers[0], self._consumers[0]]
-        down_at = duration / 2
-        next_policy = _POLICY_SECONDS
+    def _flow(self, duration: float) -> None:
+        victims = [self._pods.producers[0], self._pods.consumers[0]]
+        down_at, noted_at = duration / 2, 0.0
         killed = restarted = False
-        for now in self._show(duration, "{now:.1f} of {duration:g} s"):
-            if now >= next_policy:
-                next_policy += _POLICY_SECONDS
-                policies.publish(pole.weights(_FIRST_SURENESS * _SURER**policies.newest))
+        for now, flows in self._show(duration, f"{{now:.1f}} of {duration:g} s"):
+            best = watch.newest(flows)
+            if best is not None and best.mean_return is not None and now >= noted_at:
+                noted_at = now + _RETURN_SECONDS
+                self.summary.mean_returns.append((round(now, 1), best.ended_version, round(best.mean_return, 1)))
             if now >= down_at and not killed:
                 killed = True
                 for pod in victims:
@@ -143,58 +130,50 @@ class Run:
                 for pod in victims:
                     pod.start()
             down = self.summary.kills if killed and not restarted else ()
-            self._check_alive([pod for pod in (*self._producers, *self._consumers) if pod.name not in down])
+            check_alive([pod for pod in self._pods.all if pod.name not in down])
         for pod in victims:
             if not pod.running:
                 pod.start()
 
-    def _await_steps(self, what: str) -> None:
-        """Wait until every producer that runs has published a step."""
-        for _ in self._show(_START_SECONDS, f"{what}, {{now:.0f}} s"):
-            flows = self._watch.read(self._producers)
-            if all(flow.reading.steps for flow in flows):
+    def _await_learner(self) -> None:
+        """Wait until a version that was learned acts in every producer."""
+        for _, flows in self._show(_START_SECONDS, "starting, {now:.0f} s"):
+            if all(flow.reading.version for flow in flows if flow.pod.startswith("producer")):
                 return
-            self._check_alive([*self._producers, *self._consumers])
-        raise PenstockError(f"no first step within {_START_SECONDS:g} s; the producers' logs are in {self._folder}")
+            check_alive(self._pods.all)
+        raise PenstockError(f"no version was learned within {_START_SECONDS:g} s; all logs are in {self._folder}")
 
-    def _show(self, duration: float, what: str) -> Iterator[float]:
-        """Give the seconds since the call, twice a second, and show the flow meanwhile."""
-        pods = [*self._producers, *self._consumers]
-        started = time.monotonic()
-        next_line = 0.0
-        with Live(console=self._console, auto_refresh=False, transient=False) as live:
-            while (now := time.monotonic() - started) < duration:
-                flows = self._watch.read(pods)
-                title = what.format(now=now, duration=duration)
-                if self.summary.kills:
-                    title += f", killed so far: {', '.join(self.summary.kills)}"
-                if self._console.is_terminal:
-                    live.update(watch.table(flows, title), refresh=True)
-                elif now >= next_line:
-                    next_line = now + _LINE_SECONDS
-                    self._console.print(watch.line(flows, title), soft_wrap=True)
-                yield now
-                time.sleep(_REFRESH_SECONDS)
+    def _await_restarted(self) -> None:
+        """Wait until every producer that runs has published a step."""
+        for _ in self._show(_START_SECONDS, "waiting for what was restarted, {now:.0f} s"):
+            if all(flow.reading.steps for flow in self._watch.read(self._pods.producers)):
+                return
+            check_alive(self._pods.all)
+        raise PenstockError(f"no step of what was restarted in {_START_SECONDS:g} s; the logs are in {self._folder}")
 
-    def _check_alive(self, pods: Sequence[Pod]) -> None:
-        for pod in pods:
-            if not pod.running:
-                raise PenstockError(f"{pod.name} ended by itself; the end of its log:\n{pod.last_lines()}")
+    def _show(self, seconds: float, what: str) -> Iterator[tuple[float, list[watch.Flow]]]:
+        def title(now: float) -> str:
+            killed = f", killed so far: {', '.join(self.summary.kills)}" if self.summary.kills else ""
+            return what.format(now=now) + killed
+
+        return self._watch.show(self._console, self._pods.serving, seconds, title)
 
     def _drain(self) -> None:
-        """Stop the producers, wait until every record is committed, stop the consumers."""
-        for pod in self._producers:
-            self.summary.exit_statuses[pod.name] = pod.stop(_STOP_SECONDS)
+        """Stop the learner and the producers, wait until every record is committed, stop the consumers."""
+        self._stop([self._pods.learner, *self._pods.producers])
         reader = self._log.reader()
-        ends = {number: reader.bounds(self._topic, number)[1] for number in range(_PARTITIONS)}
+        ends = {number: reader.bounds(self._topic, number)[1] for number in range(PARTITIONS)}
         reader.close()
         deadline = time.monotonic() + _DRAIN_SECONDS
         while any(self._high_water(number) < end for number, end in ends.items()):
-            self._check_alive(self._consumers)
+            check_alive(self._pods.consumers)
             if time.monotonic() > deadline:
                 raise PenstockError(f"the consumers did not drain the topic within {_DRAIN_SECONDS:g} s")
-            time.sleep(_REFRESH_SECONDS / 5)
-        for pod in self._consumers:
+            time.sleep(_DRAIN_POLL_SECONDS)
+        self._stop(self._pods.consumers)
+
+    def _stop(self, pods: Sequence[Pod]) -> None:
+        for pod in pods:
             self.summary.exit_statuses[pod.name] = pod.stop(_STOP_SECONDS)
 
     def _high_water(self, partition: int) -> int:
@@ -215,24 +194,32 @@ class Run:
         summary.verified = report.ok
 
 
+@contextmanager
+def cluster(folder: Path, console: Console) -> Iterator[tuple[str, KafkaLog, str]]:
+    """Give a Kafka's bootstrap servers, a log of it, and what to end a stream's name with.
+
+    A local one is started in the folder unless KAFKA_BOOTSTRAP_SERVERS names one.
+    """
+    with ExitStack() as stack:
+        given = os.environ.get("KAFKA_BOOTSTRAP_SERVERS")
+        if given is None:
+            console.print("starting a local Kafka")
+        servers = given or stack.enter_context(LocalKafka(folder / "kafka")).bootstrap_servers
+        # A cluster that stays has topics of earlier runs; this run's store is of this run's topic.
+        suffix = f"-{uuid.uuid4().hex[:8]}" if given else ""
+        yield servers, stack.enter_context(KafkaLog(servers, client_id="penstock-run")), suffix
+
+
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the pipeline; 0 where nothing is missing or doubled, 1 where something is, 130 after Ctrl-C."""
+    """Run the loop; 0 where nothing is missing or doubled, 1 where something is, 130 after Ctrl-C."""
     parser = argparse.ArgumentParser(prog="python -m deploy.local.run", description=__doc__)
     parser.add_argument("--duration", type=float, default=60.0, help="seconds (default: 60)")
     parser.add_argument("--folder", type=Path, default=Path("build/run"), help="where the run's files go")
     words = parser.parse_args(argv)
     console = Console()
     try:
-        with ExitStack() as stack:
-            stack.enter_context(own_folder(words.folder))
-            given = os.environ.get("KAFKA_BOOTSTRAP_SERVERS")
-            if given is None:
-                console.print("starting a local Kafka")
-            servers = given or stack.enter_context(LocalKafka(words.folder / "kafka")).bootstrap_servers
-            # A cluster that stays has topics of earlier runs; this run's store is of this run's topic.
-            stream = f"cartpole-{uuid.uuid4().hex[:8]}" if given else "cartpole"
-            log = stack.enter_context(KafkaLog(servers, client_id="penstock-run"))
-            summary = Run(servers, log, stream, words.folder, console)(words.duration)
+        with own_folder(words.folder), cluster(words.folder, console) as (servers, log, suffix):
+            summary = Run(servers, log, f"cartpole{suffix}", words.folder, console)(words.duration)
     except PenstockError as error:
         console.print(f"error: {error}", markup=False)
         return 1
@@ -243,38 +230,6 @@ def main(argv: Sequence[str] | None = None) -> int:
     (words.folder / "summary.json").write_text(told + "\n")
     console.print_json(told)
     return 0 if summary.ok else 1
-
-
-@contextmanager
-def own_folder(folder: Path) -> Iterator[None]:
-    """Clear away what an earlier run left in a folder, and keep other runs out of it until this one has ended.
-
-    Raises `SettingsError` where another run is in it, or where it holds something that is no run's.
-    """
-    marker = folder / _MARKER
-    if folder.exists() and any(folder.iterdir()) and not marker.exists():
-        raise SettingsError(f"--folder {folder}: it holds something that no run has left: name another")
-    folder.mkdir(parents=True, exist_ok=True)
-    with marker.open("a") as lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError as error:
-            raise SettingsError(
-                f"--folder {folder}: another run is in it: wait for its end, or name another"
-            ) from error
-        for entry in folder.iterdir():
-            if entry.is_dir():
-                shutil.rmtree(entry)
-            elif entry != marker:
-                entry.unlink()
-        try:
-            yield
-        finally:
-            shutil.rmtree(folder / "kafka", ignore_errors=True)
-
-
-def _producer_flags(name: str) -> list[str]:
-    return ["--env", "CartPole-v1", "--num-envs", "64", "--producer-id", name, "--partitions", str(_PARTITIONS)]
 
 
 if __name__ == "__main__":

@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from rich.live import Live
 from rich.table import Table
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterator, Sequence
+
+    from rich.console import Console
 
     from deploy.local.pod import Pod
+
+_REFRESH_SECONDS = 0.5
+_LINE_SECONDS = 5.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,7 +30,9 @@ class Reading:
     lag: float = 0.0
     version: float = 0.0
     mean_return: float | None = None
-    """Of the newest policy version's episodes; None before the first one."""
+    """Of the episodes that `ended_version` has ended; None before the first one."""
+    ended_version: int = 0
+    """The newest version that has ended an episode."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +55,25 @@ class Watch:
     def read(self, pods: Sequence[Pod]) -> list[Flow]:
         """Read every pod once."""
         return [self._flow(pod) for pod in pods]
+
+    def show(
+        self, console: Console, pods: Sequence[Pod], seconds: float, title: Callable[[float], str]
+    ) -> Iterator[tuple[float, list[Flow]]]:
+        """Give the seconds since the call and what flows, twice a second, and show it under a title.
+
+        On a terminal it is a live table, else a line now and then.
+        """
+        started, next_line = self._clock(), 0.0
+        with Live(console=console, auto_refresh=False, transient=False) as live:
+            while (now := self._clock() - started) < seconds:
+                flows = self.read(pods)
+                if console.is_terminal:
+                    live.update(table(flows, title(now)), refresh=True)
+                elif now >= next_line:
+                    next_line = now + _LINE_SECONDS
+                    console.print(line(flows, title(now)), soft_wrap=True)
+                yield now, flows
+                time.sleep(_REFRESH_SECONDS)
 
     def _flow(self, pod: Pod) -> Flow:
         reading, now = _read(pod), self._clock()
@@ -74,8 +102,19 @@ def table(flows: Sequence[Flow], title: str) -> Table:
 
 def line(flows: Sequence[Flow], title: str) -> str:
     """Lay a moment out as a line, for where there is no terminal."""
-    told = (f"{flow.pod} {'up' if flow.reading.running else 'DOWN'} {_numbers(flow)[0]} steps/s" for flow in flows)
-    return f"{title}: {', '.join(told)}"
+    return f"{title}: {', '.join(map(_told, flows))}"
+
+
+def newest(flows: Sequence[Flow]) -> Reading | None:
+    """The reading of the newest version that has ended an episode; None before the first one."""
+    told = [flow.reading for flow in flows if flow.reading.mean_return is not None]
+    return max(told, key=lambda reading: reading.ended_version, default=None)
+
+
+def _told(flow: Flow) -> str:
+    speed, _, _, _, version, mean_return = _numbers(flow)
+    told = f"{flow.pod} {'up' if flow.reading.running else 'DOWN'} {speed} steps/s, policy {version}"
+    return f"{told}, mean return {mean_return}" if mean_return else told
 
 
 def _numbers(flow: Flow) -> tuple[str, ...]:
@@ -106,4 +145,5 @@ def _read(pod: Pod) -> Reading:
         lag=sums.get("lag_offsets", 0.0),
         version=sums.get("policy_version", 0.0),
         mean_return=mean_return[max(mean_return)] if mean_return else None,
+        ended_version=max(mean_return, default=0),
     )

@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 
 from penstock_consumers.policies import PolicyPublisher
-from penstock_consumers.store.bucket import open_bucket
 from penstock_producers.policy import weights_store
 from penstock_producers.policy.weights_store import WeightsStore
 from penstock_schemas.errors import PolicyRejectedError, SettingsError, StoreError
@@ -21,10 +20,8 @@ if TYPE_CHECKING:
 
 
 def published(folder: Path) -> PolicyRecord:
-    log = MemoryLog()
-    log.create("policies.test", compacted=True)
-    weights = {"w": np.arange(100, dtype=np.float32)}
-    return PolicyPublisher(log.appender(), "policies.test", open_bucket(folder)).publish(weights)
+    with PolicyPublisher("test", store=folder, log=MemoryLog()) as publisher:
+        return publisher.publish({"w": np.arange(100, dtype=np.float32)})
 
 
 @pytest.mark.parametrize("range_bytes", [1, 7, 100, 1 << 20])

@@ -104,17 +104,22 @@ def write(bucket: Bucket, name: str, batches: Sequence[pa.RecordBatch], steps: i
     return SegmentEntry(name, sum(batch.num_rows for batch in batches), steps, file.size, crc32)
 
 
-def key_sum(batch: pa.RecordBatch) -> int:
-    """Sum the hashes of episodes' names, modulo 2^64; in no order, so that parts add up to the whole.
+def episode_keys(batch: pa.RecordBatch) -> NDArray[np.uint64]:
+    """Hash the names of episodes, each with its length, shape (E,): what an episode is known by, wherever it lies.
 
     A name is mixed by the finisher of splitmix64 (Steele, Lea and Flood, 2014), one part after the other.
     """
     owners = batch.column("producer").dictionary_encode()
     names = [hashlib.blake2b(name.encode(), digest_size=8).digest() for name in owners.dictionary.to_pylist()]
-    mixed = np.frombuffer(b"".join(names), np.uint64)[owners.indices.to_numpy()]
+    mixed: NDArray[np.uint64] = np.frombuffer(b"".join(names), np.uint64)[owners.indices.to_numpy()]
     for name in ("incarnation", "env", "episode", "length"):
         mixed = _mix(mixed ^ fixed(batch, name).astype(np.uint64))
-    return int(mixed.sum(dtype=np.uint64))
+    return mixed
+
+
+def key_sum(batch: pa.RecordBatch) -> int:
+    """Sum the keys of episodes, modulo 2^64; in no order, so that parts add up to the whole."""
+    return int(episode_keys(batch).sum(dtype=np.uint64))
 
 
 def _mix(values: NDArray[np.uint64]) -> NDArray[np.uint64]:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from penstock_consumers.replay.choosing.groups import Groups
-from penstock_consumers.replay.choosing.keys import episode_keys
+from penstock_consumers.store.segments import episode_keys
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
