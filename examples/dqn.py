@@ -1,9 +1,10 @@
 """An off-policy learner: double Q-learning with n-step returns, which sees nothing but a store.
 
-    python examples/dqn.py --store build/run/store --stream cartpole --bootstrap-servers 127.0.0.1:9092
+    python -m examples.dqn --store build/run/store --stream cartpole --bootstrap-servers 127.0.0.1:9092
 
 It reads through `Replay`, publishes through `PolicyPublisher`, and never touches an environment. Meanwhile producers
-run `--policy q-network` and act with each version as it comes. It ends with SIGTERM, Ctrl-C or after --seconds.
+run `--policy q-network` and act with each version as it comes. It ends with SIGTERM, Ctrl-C or after --seconds; while
+the store or the log is away, it says so and waits.
 """
 
 import argparse
@@ -25,6 +26,8 @@ from penstock_schemas.spaces import Discrete
 from penstock_schemas.stream import StreamSpec
 
 COLUMNS = ("observation", "action", "reward", "discount", "next_observation")
+LEARNING_RATE = 2e-3
+FOLLOW = 0.1  # the target's share of news an update
 
 
 class DoubleQ:
@@ -39,22 +42,12 @@ class DoubleQ:
         target: its running average: what it is measured by, and the steadier one to act.
     """
 
-    def __init__(
-        self,
-        spec: StreamSpec,
-        *,
-        gamma: float,
-        learning_rate: float = 2e-3,
-        follow: float = 0.1,
-        conservative: float = 0.0,
-    ) -> None:
+    def __init__(self, spec: StreamSpec, *, gamma: float, conservative: float = 0.0) -> None:
         """Make the network that the stream's producers run.
 
         Args:
             spec: the stream's.
             gamma: the discount of a step.
-            learning_rate: Adam's.
-            follow: the target's share of news an update.
             conservative: how much it counts that actions which the data did not take are not thought to be better.
         """
         if not isinstance(spec.action, Discrete):
@@ -63,8 +56,8 @@ class DoubleQ:
         arguments = spec.policy["arguments"]
         self.online = build_network("q-network", self.pipeline.space, spec.action.n, 0, arguments)
         self.target = copy.deepcopy(self.online).requires_grad_(requires_grad=False)
-        self._scale, self._follow, self._conservative = 1.0 - gamma, follow, conservative
-        self._optimizer = torch.optim.Adam(self.online.parameters(), lr=learning_rate)
+        self._scale, self._conservative = 1.0 - gamma, conservative
+        self._optimizer = torch.optim.Adam(self.online.parameters(), lr=LEARNING_RATE)
 
     def load(self, weights: Mapping[str, Any]) -> None:
         """Go on from a version's weights."""
@@ -90,20 +83,23 @@ class DoubleQ:
         self._optimizer.step()
         with torch.no_grad():
             for average, newest in zip(self.target.parameters(), self.online.parameters(), strict=True):
-                average.lerp_(newest, self._follow)
+                average.lerp_(newest, FOLLOW)
         return loss.item()
 
 
 def opened(store: str, steps: int, stopped: threading.Event) -> Replay | None:
     """Wait until a store is there and holds so many steps; None where it is time to stop before."""
-    replay = None
+    replay, told = None, ""
     while not stopped.wait(0.2):
         try:
             replay = replay or Replay.open(store)
             replay.refresh()
         except (CorruptStoreError, StoreFormatError):
             raise
-        except (StoreError, RecoverableError):  # a consumer makes it when it learns what the stream is; or it is away
+        except (StoreError, RecoverableError) as error:  # a consumer makes it when it learns what the stream is
+            if str(error) != told:
+                told = str(error)
+                print(f"waiting for the store: {told}", flush=True)
             continue
         if replay.steps >= steps:
             return replay
@@ -118,36 +114,33 @@ def train(words: argparse.Namespace, replay: Replay, publisher: PolicyPublisher,
     statistics = RunningStatistics(replay)
     statistics.update()
     learner.pipeline.load(statistics.weights)
+    n_step, gamma, seed = words.n_step, words.gamma, words.seed
     batches = replay.transitions(
-        words.batch_size,
-        n_step=words.n_step,
-        gamma=words.gamma,
-        columns=COLUMNS,
-        connectors=learner.pipeline,  # as it is when a batch is read
-        seed=words.seed,
+        words.batch_size, n_step=n_step, gamma=gamma, columns=COLUMNS, connectors=learner.pipeline, seed=seed
     )
     started, updates = time.monotonic(), 0
     while not stopped.is_set() and time.monotonic() - started < words.seconds:
-        # No step is learned from more than so many times: where the producers are slower, the learner waits for them.
-        if updates * words.batch_size > words.replays * replay.steps:
-            stopped.wait(0.05)
-            replay.refresh()
-            continue
-        loss = learner.learn(next(batches))
-        updates += 1
-        if updates % words.publish_updates:
-            continue
-        # By the version, which outlives this process: a learner that is started again explores no more than before.
-        epsilon = max(words.epsilon, 1.0 - (publisher.newest + 1) / words.epsilon_versions)
         try:
+            # No step is learned from more than so many times: a learner that is faster than its producers waits.
+            if updates * words.batch_size > words.replays * replay.steps:
+                stopped.wait(0.05)
+                replay.refresh()
+                continue
+            loss = learner.learn(next(batches))
+            updates += 1
+            if updates % words.publish_updates:
+                continue
+            # By the version, which outlives this process: a learner that is started again explores no more than before.
+            epsilon = max(words.epsilon, 1.0 - (publisher.newest + 1) / words.epsilon_versions)
             version = publisher.publish(learner.target, epsilon=epsilon, connectors=statistics.weights).version
             told = f"version {version}: {updates:,} updates, {replay.steps:,} steps, epsilon {epsilon:.2f}"
             print(f"{told}, loss {loss:.2g}, {updates / (time.monotonic() - started):.0f} updates/s", flush=True)
             replay.refresh()
             statistics.update()
-            learner.pipeline.load(statistics.weights)
-        except RecoverableError as error:  # the log or the store is away: there will be another version
-            print(f"not published, or nothing new read: {error}", flush=True)
+            learner.pipeline.load(statistics.weights)  # what is drawn from here on is seen so
+        except RecoverableError as error:  # the log or the store is away
+            print(f"waiting: {error}", flush=True)
+            stopped.wait(1.0)
 
 
 def main() -> None:

@@ -1,7 +1,9 @@
-"""A learner in the strict sense offline: from a finished store, without producers, a policy better than its data.
+r"""A learner in the strict sense offline: from a finished store, without producers, a policy better than its data.
 
     python -m examples.offline --store build/run/store --weights build/offline.safetensors
-    penstock-producer evaluate --env CartPole-v1 --seeds 0..99 --weights build/offline.safetensors …
+    penstock-producer evaluate --env CartPole-v1 --seeds 0..99 --weights build/offline.safetensors \
+        --policy q-network --policy-arguments '{"hidden": [128, 128]}' \
+        --connectors '[{"name": "normalize", "arguments": {}}]'
 
 It is conservative Q-learning: that of `examples/dqn.py`, which besides holds the actions that the data did not take to
 be worth a little less than those that it took; for here nobody tries out what is overestimated. Nothing is published:

@@ -6,11 +6,13 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
+from statistics import mean
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from penstock_consumers.replay import Replay
+from penstock_consumers.replay import Replay, Where
+from penstock_schemas.chunks import Ends
 from tests.local.started import Started, started, wait_until
 
 if TYPE_CHECKING:
@@ -65,9 +67,19 @@ def test_the_summary_tells_what_flowed(summary: dict[str, Any]) -> None:
     assert versions == sorted(set(versions))
 
 
-def test_versions_that_were_learned_act(summary: dict[str, Any]) -> None:
-    assert summary["policy_versions"][-1] >= 1
-    assert summary["mean_returns"]
+def test_versions_that_were_learned_act_and_are_better_than_none(finished: Started, summary: dict[str, Any]) -> None:
+    # By the version that ended each; before the first one, actions were random. Of a dozen seconds' learning little is
+    # certain but the sign; how far it goes is in tests/local/test_learn.py.
+    returns: dict[int, list[float]] = {}
+    for episode in Replay.open(finished.folder / "store").episodes(columns=["reward"], where=Where(ends=~Ends.ABORTED)):
+        returns.setdefault(int(episode.policy_version[-1]), []).append(episode.return_)
+    learned = sorted(returns.keys() - {0})
+    assert 0 in returns
+    assert len(learned) > 1
+    assert set(returns) <= set(summary["policy_versions"])
+    newer = [return_ for version in learned[len(learned) // 2 :] for return_ in returns[version]]
+    assert mean(newer) > mean(returns[0])
+    assert [version for _, version, _ in summary["mean_returns"]][-1] >= 1
 
 
 def test_every_process_ends_with_status_0_and_none_stays(finished: Started, summary: dict[str, Any]) -> None:

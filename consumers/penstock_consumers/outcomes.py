@@ -63,9 +63,10 @@ class Outcome:
     def joined(self) -> Outcomes:
         """Tell the episodes of which there are several parts, all of them remembered; the others are left out."""
         parts = np.concatenate([np.empty(0, _PART), *self._parts])
-        parts = parts[np.argsort(parts, order=[*_ENV, "episode"])]
+        parts = parts[np.lexsort([parts[name] for name in ("episode", *reversed(_ENV))])]
+        # A part that was not cut lost its end, and its episode with it.
         follows = np.zeros(len(parts), np.bool_)
-        follows[1:] = parts["continues"][1:] == parts["episode"][:-1]
+        follows[1:] = (parts["continues"][1:] == parts["episode"][:-1]) & (parts["ends"][:-1] == Ends.CUT.value)
         for name in _ENV:
             follows[1:] &= parts[name][1:] == parts[name][:-1]
         first = np.flatnonzero(~follows)

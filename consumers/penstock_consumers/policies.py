@@ -105,7 +105,7 @@ class PolicyPublisher:
             StoreUnavailableError: the store did not take it. Likewise.
         """
         settings = _settings(epsilon=epsilon, temperature=temperature, noise=noise)
-        weights = _weights(policy, connectors or {})
+        weights = _weights(policy, {} if connectors is None else connectors)
         record = PolicyRecord(self._claim(weights, settings), weights, settings)
         value, headers = encode_policy(record)
         self._bucket.put(layout.POLICIES + record.object_name, record.to_safetensors())
@@ -233,7 +233,17 @@ def _weights(policy: Any, connectors: Mapping[str, Any]) -> dict[str, NDArray[An
     given = policy if state is None else state()
     if not isinstance(given, Mapping):
         raise PolicyError(f"a {type(policy).__name__} to publish: give a torch module, or its weights by name")
+    # What is given may be of any type, whatever is declared.
+    if not isinstance(connectors, Mapping):
+        raise PolicyError(
+            f"connectors={connectors!r}: give arrays by name, as the `weights` of `RunningStatistics` has them"
+        )
     named = dict(given)
+    for name in (*named, *connectors):
+        if not isinstance(name, str):
+            raise PolicyError(f"weight {name!r}: its name is no text: give weights by their names")
+    if not named and not connectors:
+        raise PolicyError("no weights to publish: a version without any would act as the one before it")
     for name in connectors:
         if not name.startswith(PREFIX) or name in named:
             raise PolicyError(

@@ -17,7 +17,7 @@ from penstock_consumers.outcomes import Outcome
 from penstock_consumers.progress import Progress
 from penstock_consumers.store import layout
 from penstock_consumers.store.bucket import open_bucket
-from penstock_schemas.chunks import Ends
+from penstock_schemas.chunks import Ends, fixed
 from penstock_schemas.errors import StoreError
 from penstock_schemas.log.memory import MemoryLog
 from tests.consumers.messages import (
@@ -214,7 +214,8 @@ def wholes(rows: list[dict[str, Any]]) -> list[tuple[Any, ...]]:
         while (part := parts[-1]) is not None and part["continues"] is not None:
             parts.append(by_name.get((part["producer"], part["incarnation"], part["env"], part["continues"])))
         there = [part for part in parts if part is not None]
-        if len(there) == len(parts):
+        # One that was not cut lost its end.
+        if len(there) == len(parts) and all(part["ends"] == Ends.CUT for part in there[1:]):
             sums = (sum(part[name] for part in there) for name in ("return", "length"))
             found.append((row["policy_version"][-1], *sums, row["closed_ms"]))
     return sorted(found)
@@ -224,6 +225,9 @@ def wholes(rows: list[dict[str, Any]]) -> list[tuple[Any, ...]]:
 def test_whole_episodes_are_those_of_which_all_parts_are_there_wherever_they_lie(seed: int) -> None:
     rng = np.random.default_rng(seed)
     stored = of_parts(rng, 120).batch
+    ends = fixed(stored, "ends").copy()
+    ends[(ends == Ends.CUT) & (rng.random(len(ends)) < 0.1)] = Ends.ABORTED
+    stored = stored.set_column(stored.schema.names.index("ends"), stored.schema.field("ends"), pa.array(ends))
     outcome = Outcome()
     borders = np.sort(rng.integers(0, stored.num_rows, 5))
     batches = [
@@ -236,6 +240,18 @@ def test_whole_episodes_are_those_of_which_all_parts_are_there_wherever_they_lie
     assert found == expected
     assert len(expected) > 30
     assert sum(len(part.length) for part in told[:-1]) < len(expected)
+
+
+def test_an_episode_of_which_a_part_lost_its_end_is_no_whole_one() -> None:
+    bucket = open_bucket("memory://")
+    writer = Writer(bucket, stream())
+    stored = episodes(writer.spec, [3, 2, 3, 4], ends=[Ends.CUT, Ends.ABORTED, Ends.TERMINATED, Ends.TERMINATED])
+    same = {"producer": pa.array(["a"] * 4), "env": pa.array([1] * 4, pa.int32())}
+    columns = {name: stored.batch.column(name) for name in stored.batch.schema.names} | same
+    columns["continues"] = pa.array([None, 0, 1, None], pa.int64())
+    batch = pa.record_batch(list(columns.values()), schema=stored.batch.schema)
+    writer.commit(0, replace(stored, batch=batch))
+    assert [(of["episodes"], of["mean_length"]) for of in describe(bucket)["policies"]] == [(1, 4.0)]
 
 
 @pytest.mark.parametrize("name", ["producer", "incarnation", "env", None])

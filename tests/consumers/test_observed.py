@@ -17,7 +17,7 @@ from penstock_schemas.chunks import Ends
 from penstock_schemas.connectors import make_pipeline
 from penstock_schemas.errors import CorruptStoreError, StoreError
 from penstock_schemas.policies import PolicyRecord
-from tests.consumers.rolled import ZOO, rolled
+from tests.consumers.mirrored import CONNECTORS, mirrored_store
 from tests.schemas.random_spaces import same_bits
 
 if TYPE_CHECKING:
@@ -26,29 +26,11 @@ if TYPE_CHECKING:
     from penstock_schemas.connectors import Pipeline
     from penstock_schemas.stream import StreamSpec
 
-# Twice 4 numbers, 9 of the action and a reward: what the mean and the deviation of 9 numbers take.
-CONNECTORS = (
-    {"name": "stack", "arguments": {"frames": 2, "axis": 0}},
-    {"name": "previous_action"},
-    {"name": "previous_reward"},
-    {"name": "normalize", "arguments": {"clip": 3.0}},
-)
-
 
 @pytest.fixture(scope="module")
 def mirrored(tmp_path_factory: pytest.TempPathFactory) -> str:
     """A store whose recorded parameters are what the policy saw."""
-    folder = tmp_path_factory.mktemp("mirrored")
-    rolled(
-        folder,
-        f"{ZOO}:mirror",
-        action="wide",
-        behaviour={"parameters": True, "final_value": True},
-        connectors=CONNECTORS,
-        cut_steps=4,
-        longest=40,
-    )
-    return str(folder)
+    return str(mirrored_store(tmp_path_factory.mktemp("mirrored")))
 
 
 def opened(store: str) -> tuple[Replay, StreamSpec, Pipeline, Versions]:

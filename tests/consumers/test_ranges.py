@@ -11,12 +11,14 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from penstock_consumers.replay import Replay
 from penstock_consumers.replay.opening import Opener
 from penstock_consumers.replay.snapshot import Snapshot
 from penstock_consumers.replay.where import Where
 from penstock_consumers.store import commits, layout, segments
 from penstock_consumers.store.bucket import open_bucket
 from penstock_consumers.store.commits import Commit, SegmentEntry
+from penstock_consumers.verify import quick
 from penstock_schemas.chunks import Ends
 from penstock_schemas.errors import CorruptStoreError
 from tests.consumers.stores import Writer, episodes, stream
@@ -42,6 +44,30 @@ def written(rows: int = 4, *, ends: Any = Ends.TERMINATED, **columns: Sequence[A
 
 def ranges(*arguments: Any, **columns: Any) -> Ranges:
     return commits.ranges_of(written(*arguments, **columns))
+
+
+def stepless(steps: int, *, version: int) -> Any:
+    """An aborted episode of so many steps, whose last chunk has none."""
+    stored = episodes(stream(), [steps], first=9, ends=Ends.ABORTED)
+    chunks = {"chunk_first_step": steps, "policy_version": version, "policy_digest": bytes(32), "exploration": 0}
+    batch = stored.batch
+    for name, last in chunks.items():
+        field = batch.schema.field(name)
+        values = [[*batch.column(name)[0].as_py(), last]]
+        batch = batch.set_column(batch.schema.names.index(name), field, pa.array(values, field.type))
+    return replace(stored, batch=batch)
+
+
+def test_a_chunk_without_a_step_has_no_version() -> None:
+    bucket = open_bucket("memory://")
+    writer = Writer(bucket, stream())
+    writer.commit(0, episodes(writer.spec, [4, 8]), high_water=1)
+    made = writer.commit(0, stepless(5, version=99), high_water=2)
+    assert commits.ranges_of(made.segments_added[0]).policy_version == (1, 2)
+    newest = next(Replay.open(bucket).transitions(64, where=Where(versions_behind=(None, 0))))
+    assert set(newest["policy_version"].tolist()) == {2}
+    # It finds that no counters were committed, and nothing else.
+    assert not [told for told in quick(bucket).findings if "segment" in told]
 
 
 def test_the_ends_that_occur() -> None:

@@ -11,17 +11,19 @@ from penstock_consumers.replay import Where, episodes, snapshot
 from penstock_consumers.replay.seen import Lens
 from penstock_consumers.store.bucket import open_bucket
 from penstock_schemas.chunks import Ends
+from penstock_schemas.connectors import make_pipeline
 from penstock_schemas.errors import SettingsError, StoreError
-from penstock_schemas.spaces import flatten
+from penstock_schemas.spaces import Discrete, flatten
 from tests.consumers.messages import NESTED
 from tests.consumers.stores import Writer
 from tests.consumers.test_replay import nested_store
 from tests.consumers.test_replay_seen import MADE, Store
 from tests.consumers.varied import SPEC, Opened, Told, store, stored
 from tests.schemas.random_spaces import same_bits
+from tests.schemas.test_connectors_equal import VECTOR
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable
+    from collections.abc import Collection, Iterable, Iterator
 
     from penstock_consumers.replay import Episode
 
@@ -62,7 +64,7 @@ def assert_same(one: Any, other: Any) -> None:
         (Where(policy_version=(4, None)), [1, 4]),
         # A chunk without a step says nothing of any step.
         (Where(policy_version=(2, 4)), [2]),
-        (Where(versions_behind=(5, 7)), [2]),
+        (Where(versions_behind=(2, 4)), [2]),
         (Where(producer="b"), [4]),
     ],
 )
@@ -103,6 +105,7 @@ def test_what_was_not_asked_for_is_not_there() -> None:
     assert_has(["reward"])
     assert_has(["observation", "logits"], extras=["logits"])
     assert_has(["action", "info.note", "state.count"], infos=["note"], chunk_state=["count"])
+    assert_has(["policy_version", "episode", "id"])
     assert_has({"metric.score", "log_prob", "info.place"}, metrics=["score"], extras=["log_prob"], infos=["place"])
 
 
@@ -128,6 +131,58 @@ def test_what_is_stored_since_is_given_where_it_fulfils() -> None:
     assert numbers(episodes.stored_since(before, at, SPEC, Where(length=(4, 6)))) == []
     (episode, *_) = episodes.stored_since(before, at, SPEC, columns=["reward"])
     assert (episode.episode, episode.observation) == (2, None)
+
+
+@pytest.mark.parametrize("connected", [False, True])
+def test_what_was_stored_before_is_not_opened_for_what_is_stored_since(connected: bool) -> None:
+    bucket = Opened()
+    writer = Writer(bucket, SPEC)
+    for at in range(3):
+        writer.commit(0, stored([Told(9)], at, closed_offset=at), high_water=at + 1)
+    before = snapshot.take(bucket, SPEC)
+    new = writer.commit(0, stored([Told(8)], 3, closed_offset=3), high_water=4)
+    at = snapshot.take(bucket, SPEC, before)
+    pipeline = make_pipeline([{"name": "stack", "arguments": {"frames": 2, "axis": 0}}], SPEC.observation, SPEC.action)
+    lens = Lens.of(pipeline if connected else None, SPEC, bucket)
+    assert numbers(episodes.stored_since(before, at, SPEC, lens=lens)) == [3]
+    assert bucket.names == [new.segments_added[0].name]
+
+
+def arrays(values: Any) -> Iterator[np.ndarray[Any, Any]]:
+    """All that there are in an episode, or in what it has."""
+    if isinstance(values, np.ndarray):
+        yield np.ma.getdata(values)
+    elif isinstance(values, dict | tuple):
+        for value in values.values() if isinstance(values, dict) else values:
+            yield from arrays(value)
+
+
+def assert_own(episode: Episode) -> None:
+    """Nobody writes to what it has, and it keeps no more of other episodes than the store itself."""
+    held = list(arrays({field.name: getattr(episode, field.name) for field in fields(episode)}))
+    assert len(held) > 5
+    for array in held:
+        assert not array.flags.writeable
+        base = array if array.base is None else array.base
+        # What is of the store has a buffer of its own beneath.
+        assert not isinstance(base, np.ndarray) or base.base is not None or base.size == array.size
+
+
+def test_an_episode_s_arrays_are_its_own_or_the_store_s_and_read_only() -> None:
+    at = snapshot.take(nested_store(), NESTED)
+    for episode in episodes.stored_in(at, NESTED):
+        assert_own(episode)
+    seen = Store(([{"name": "stack", "arguments": {"frames": 2}}], VECTOR, Discrete(2)), 0, holes=False, own=False)
+    found = list(seen.replay.episodes(connectors=True))
+    assert len(found) > 2
+    for episode in found:
+        assert_own(episode)
+
+
+def test_an_episode_is_printed_without_its_arrays() -> None:
+    for episode in episodes.stored_in(snapshot.take(nested_store(), NESTED), NESTED):
+        assert "array" not in repr(episode)
+        assert f"episode={episode.episode}, length={episode.length}" in repr(episode)
 
 
 def test_what_is_stored_since_is_not_given_again_where_it_moved() -> None:

@@ -12,7 +12,7 @@ from safetensors import safe_open
 from safetensors.numpy import load_file, save_file
 
 from penstock_consumers.replay import Replay, Where
-from penstock_consumers.replay.choosing import Mixture, Prioritized, Uniform
+from penstock_consumers.replay.choosing import Drawn, Mixture, Prioritized, Sampler, Uniform
 from penstock_consumers.replay.choosing.groups import holding
 from penstock_consumers.replay.choosing.sums import Sums
 from penstock_consumers.replay.index import Index
@@ -25,8 +25,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from numpy.typing import NDArray
-
-    from penstock_consumers.replay.choosing import Sampler
 
 LAYOUTS: dict[str, dict[str, Any]] = {
     "steps": {},
@@ -96,22 +94,31 @@ class Reference:
     def __init__(self, alpha: float) -> None:
         self.alpha = alpha
         self.largest = 1.0
+        # What those have that were never updated.
+        self.assumed = 1.0
+        self.updated: dict[tuple[int, int], float] = {}
         self.priorities: dict[tuple[int, int], float] = {}
         self.ignored = 0
 
     def over(self, names: list[tuple[int, int]]) -> None:
-        self.priorities = {name: self.priorities.get(name, self.largest) for name in names}
+        self.assumed = self.largest
+        self.updated = {name: self.updated[name] for name in names if name in self.updated}
+        self.priorities = {name: self.updated.get(name, self.assumed) for name in names}
 
     def update(self, names: list[tuple[int, int]], priorities: NDArray[np.float64]) -> None:
         for name, priority in zip(names, priorities.tolist(), strict=True):
             if name in self.priorities:
-                self.priorities[name] = priority
+                self.updated[name] = self.priorities[name] = priority
             else:
                 self.ignored += 1
         self.largest = max(self.largest, priorities.max())
+        if self.largest >= 2 * self.assumed:
+            self.assumed = self.largest
+            self.priorities = {name: self.updated.get(name, self.assumed) for name in self.priorities}
 
     def probability(self) -> NDArray[np.float64]:
-        powered = np.array(list(self.priorities.values())) ** self.alpha
+        priorities = np.array(list(self.priorities.values()))
+        powered = np.where(priorities > 0.0, priorities**self.alpha, 0.0)
         return powered / powered.sum()
 
 
@@ -144,7 +151,7 @@ def test_it_equals_a_table_whatever_happens(tmp_path: Path, layout: str, seed: i
             case "update" if held:
                 which = int(rng.integers(len(held)))
                 drawn, index = held[which]
-                priorities = rng.choice([0.0, 1e-8, 0.3, 2.0, 5e6], size=len(index), p=[0.1, 0.2, 0.3, 0.3, 0.1])
+                priorities = rng.choice([0.0, 1e-8, 0.3, 1.9, 5e6], size=len(index), p=[0.1, 0.2, 0.4, 0.28, 0.02])
                 reference.update(drawn, priorities)
                 prioritized.update(index, priorities)
             case "restart":
@@ -279,11 +286,11 @@ def test_the_arrays_of_an_update_are_the_callers_again() -> None:
     prioritized = Prioritized(alpha=1.0)
     sampler = prioritized.over(stored.index())
     items, beside = sampler.draw(np.random.default_rng(0), 1)
-    index, priorities = beside["index"], np.full(1, 50.0, np.float32)
+    index, priorities = beside["index"], np.full(1, 0.5, np.float32)
     prioritized.update(index, priorities)
     index += 1 if items[0] == 0 else -1
-    priorities[:] = 0.0
-    assert sampler.probability(np.arange(len(stored.index()))).argmax() == items[0]
+    priorities[:] = 9.0
+    assert sampler.probability(np.arange(len(stored.index()))).argmin() == items[0]
 
 
 @pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64, np.int64, np.bool_])
@@ -336,6 +343,63 @@ def test_one_iterator_at_a_time() -> None:
     with pytest.raises(SettingsError, match="another iterator has it since"):
         first.draw(np.random.default_rng(0), 1)
     second.draw(np.random.default_rng(0), 1)
+
+
+@pytest.mark.parametrize("mixed", [False, True])
+def test_an_older_iterator_ends_with_its_next_batch_and_takes_nothing_back(mixed: bool) -> None:
+    stored = Stored()
+    prioritized = Prioritized(ahead=1.0)
+    choose = Mixture([(prioritized, 1.0)]) if mixed else prioritized
+    older = stored.replay.transitions(2, choose=choose)
+    next(older)
+    newer = stored.replay.transitions(2, choose=choose)
+    with pytest.raises(SettingsError, match="another iterator has it since"):
+        next(older)
+    stored.add(0)
+    stored.replay.refresh()
+    with pytest.raises(SettingsError, match="another iterator has it since"):
+        next(older)
+    next(newer)
+
+
+def test_what_was_never_updated_has_the_largest_priority_within_a_snapshot() -> None:
+    stored = Stored()
+    prioritized = Prioritized(alpha=1.0)
+    sampler = prioritized.over(stored.index())
+    every = np.arange(len(stored.index()))
+    _, beside = sampler.draw(np.random.default_rng(0), 1)
+    for given, assumed in ((1.9, 1.0), (2.0, 2.0), (1e6, 1e6), (0.5, 1e6)):
+        prioritized.update(beside["index"], [given])
+        likely = sampler.probability(every)
+        other = (sampler.slots.of(every) != beside["index"]).argmax()
+        item = (sampler.slots.of(every) == beside["index"]).argmax()
+        assert likely[item] / likely[other] == pytest.approx(given / assumed, rel=1e-6)
+
+
+def test_what_was_never_updated_is_known_after_a_refresh_and_a_restart(tmp_path: Path) -> None:
+    stored = Stored()
+    prioritized = Prioritized(alpha=1.0)
+    sampler = prioritized.over(stored.index())
+    index = sampler.slots.of(np.arange(1))
+    prioritized.update(index, [1.5])
+    stored.add(0)
+    stored.replay.refresh()
+    prioritized.over(stored.index())
+    prioritized.save(tmp_path / "priorities")
+    for again in (prioritized, Prioritized.load(tmp_path / "priorities")):
+        sampler = again.over(stored.index())
+        again.update(index, [9.0])
+        likely = sampler.probability(np.arange(len(stored.index())))
+        np.testing.assert_allclose(likely, 1.0 / len(likely))
+
+
+def test_a_priority_of_0_is_never_drawn_whatever_alpha_is() -> None:
+    stored = Stored()
+    prioritized = Prioritized(alpha=0.0)
+    sampler = prioritized.over(stored.index())
+    items, beside = sampler.draw(np.random.default_rng(0), 4)
+    prioritized.update(beside["index"], np.zeros(4))
+    assert not np.isin(sampler.draw(np.random.default_rng(1), 1_000).items, items).any()
 
 
 def test_another_layout_is_refused_also_after_a_restart(tmp_path: Path) -> None:
@@ -413,6 +477,7 @@ def test_a_file_that_is_something_else(tmp_path: Path) -> None:
         "fewer weights": {"weights": arrays["weights"][1:]},
         "a negative weight": {"weights": -arrays["weights"]},
         "fewer bases": {"bases": arrays["bases"][1:]},
+        "fewer flags": {"fresh": arrays["fresh"][1:]},
         "keys out of order": {"keys": arrays["keys"][::-1].copy()},
     }
     for change in changes.values():
@@ -425,6 +490,35 @@ def test_a_file_that_is_something_else(tmp_path: Path) -> None:
     save_file(arrays, path, {name: value for name, value in told.items() if name != "stride"})
     with pytest.raises(SettingsError, match="stride"):
         Prioritized.load(path)
+
+
+class Meddler(Sampler):
+    """Lets its share be drawn, and takes all priorities away meanwhile, as a thread may."""
+
+    def __init__(self, prioritized: Prioritized) -> None:
+        self.prioritized = prioritized
+
+    def over(self, index: Index) -> Sampler:
+        self.items = len(index)
+        return self
+
+    def draw(self, rng: np.random.Generator, size: Any) -> Drawn:
+        self.prioritized.update(np.arange(self.items), np.zeros(self.items))
+        return Drawn(rng.integers(self.items, size=size), {})
+
+    def probability(self, items: NDArray[np.int64]) -> NDArray[np.float64]:
+        return np.zeros(items.shape)
+
+
+@pytest.mark.parametrize("nested", [False, True])
+def test_a_mixture_weighs_what_it_drew_by_what_it_drew_it_from(nested: bool) -> None:
+    stored = Stored()
+    prioritized = Prioritized(ahead=0.0)
+    first = Mixture([(prioritized, 1.0)]) if nested else prioritized
+    batches = stored.replay.transitions(64, choose=Mixture([(first, 1e9), (Meddler(prioritized), 1e-9)]))
+    np.testing.assert_array_equal(next(batches)["weight"], 1.0)
+    with pytest.raises(SettingsError, match="all priorities are 0"):
+        next(batches)
 
 
 def test_a_mixture_leaves_updates_to_its_part() -> None:

@@ -161,7 +161,7 @@ def test_only_the_columns_that_are_asked_for(bucket: Bucket) -> None:
     (batch,) = scan(at, stream(), Where(), columns=["reward", "id"])
     assert list(batch) == ["reward", "id"]
     assert batch["id"][0] == "producer-0/7/0/0"
-    with pytest.raises(SettingsError, match=r"columns \['colour'\]: not of this stream"):
+    with pytest.raises(SettingsError, match=r"columns \['colour'\]: not of this view"):
         scan(at, stream(), Where(), columns=["colour"])
 
 

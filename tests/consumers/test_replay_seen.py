@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from penstock_consumers.replay import Replay, versions
+from penstock_consumers.replay import Replay, snapshot, versions
 from penstock_consumers.replay.lookback import Wanted
 from penstock_consumers.replay.parts import parts_until
 from penstock_consumers.replay.seen import Lens
@@ -21,7 +21,7 @@ from penstock_schemas.connectors import make_pipeline
 from penstock_schemas.errors import CorruptStoreError, SettingsError, StoreError
 from penstock_schemas.spaces import Discrete, flatten
 from tests.consumers.cut_stores import Part, commit, publish, rolled_out, stream
-from tests.consumers.rolled import ZOO, rolled
+from tests.consumers.mirrored import mirrored_store
 from tests.consumers.stores import Writer
 from tests.schemas.random_spaces import same_bits
 from tests.schemas.test_connectors_equal import VECTOR, descriptions
@@ -32,13 +32,6 @@ if TYPE_CHECKING:
     from penstock_schemas.spaces import Leaves
 
 VERSIONS = 4
-# Twice 4 numbers, 9 of the action and a reward: what the mean and the deviation of 9 numbers take.
-CONNECTORS = (
-    {"name": "stack", "arguments": {"frames": 2, "axis": 0}},
-    {"name": "previous_action"},
-    {"name": "previous_reward"},
-    {"name": "normalize", "arguments": {"clip": 3.0}},
-)
 COLUMNS = ("observation", "next_observation", "id", "step")
 
 
@@ -218,17 +211,7 @@ def test_episodes_show_what_was_seen(made: Any, seed: int, holes: bool, own: boo
 @pytest.fixture(scope="module")
 def mirrored(tmp_path_factory: pytest.TempPathFactory) -> Replay:
     """A store whose recorded parameters are what the policy saw, and whose final values are the first of it."""
-    folder = tmp_path_factory.mktemp("mirrored")
-    rolled(
-        folder,
-        f"{ZOO}:mirror",
-        action="wide",
-        behaviour={"parameters": True, "final_value": True},
-        connectors=CONNECTORS,
-        cut_steps=4,
-        longest=40,
-    )
-    return Replay.open(folder)
+    return Replay.open(mirrored_store(tmp_path_factory.mktemp("mirrored")))
 
 
 def test_what_is_read_is_what_the_policy_was_given(mirrored: Replay) -> None:
@@ -272,8 +255,9 @@ def test_connectors_of_another_stream_are_refused(mirrored: Replay) -> None:
     for view in (mirrored.transitions, mirrored.sequences, mirrored.scan, mirrored.episodes, mirrored.follow):
         with pytest.raises(SettingsError, match=r"connectors for observations of Discrete.*replay\.spec\.observation"):
             view(connectors=other)
-        with pytest.raises(SettingsError, match="connectors 'stack': True for the stream's own"):
-            view(connectors="stack")
+        for nothing in ("stack", "", [], 0):
+            with pytest.raises(SettingsError, match=r"connectors .*: True for the stream's own"):
+                view(connectors=nothing)
 
 
 def test_an_episode_whose_beginning_is_gone_is_left_out_whole() -> None:
@@ -349,6 +333,37 @@ def test_parameters_are_kept_within_a_bound(monkeypatch: pytest.MonkeyPatch) -> 
         for name, value in weights.items():
             assert same_bits(value, record.weights[name])
     assert len(acting._kept) == 2
+
+
+def test_places_are_those_of_chunks_in_every_numpy(monkeypatch: pytest.MonkeyPatch) -> None:
+    store = Store(([{"name": "normalize"}], VECTOR, Discrete(2)), 0, holes=False, own=False)
+    acting, other = (Acting(store.bucket, store.pipeline) for _ in range(2))
+    segment = store.replay._snapshot.segment(0)
+    expected = acting.places(segment)
+    assert expected.shape == segment.chunk_first_step.shape
+    unique = np.unique
+
+    def of_numpy_2_0(values: Any, **options: Any) -> Any:
+        each, back = unique(values, **options)
+        return each, back.reshape(-1, 1)
+
+    monkeypatch.setattr(np, "unique", of_numpy_2_0)
+    assert same_bits(other.places(segment), expected)
+
+
+def test_parts_are_found_in_one_look_through_the_store(monkeypatch: pytest.MonkeyPatch) -> None:
+    store = Store(([{"name": "stack"}], VECTOR, Discrete(2)), 1, holes=False, own=False)
+    whole = max(store.wholes, key=lambda whole: len(whole.parts))
+    looked_at = []
+    segment = snapshot.Snapshot.segment
+    monkeypatch.setattr(
+        snapshot.Snapshot, "segment", lambda at, number: (looked_at.append(number), segment(at, number))[1]
+    )
+    parts = parts_until(store.replay, whole.parts[-1].id)
+    assert [part.id for part in parts] == [part.id for part in whole.parts]
+    assert len(parts) > 3
+    # Once for the last part, once for those before it.
+    assert max(looked_at.count(number) for number in looked_at) == 2
 
 
 def test_a_part_that_lost_its_end_is_joined_with_none() -> None:

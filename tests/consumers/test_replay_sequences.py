@@ -308,7 +308,7 @@ def test_by_default_all_is_given_but_ids(recurrent: bool, packed: bool) -> None:
     assert list(next(replay.sequences(2, packed=packed))) == names(replay.spec, packed=packed)
     some = ["valid" if not packed else "lengths", "observation"]
     assert set(next(replay.sequences(2, packed=packed, columns=some))) == set(some)
-    with pytest.raises(SettingsError, match=r"columns \['next_observation'\]: not of this stream"):
+    with pytest.raises(SettingsError, match=r"columns \['next_observation'\]: not of this view"):
         replay.sequences(columns=["next_observation"])
 
 
@@ -430,8 +430,8 @@ def test_states_are_met_at_chunks() -> None:
         ({"length": 4, "overlap": 4}, "overlap 4: it is at least 0 and less than the length, 4"),
         ({"overlap": -1}, "overlap -1"),
         ({"columns": "reward"}, "columns 'reward': a collection of names"),
-        ({"columns": ["lengths"]}, r"columns ['lengths']: not of this stream"),
-        ({"columns": ["valid"], "packed": True}, r"columns ['valid']: not of this stream"),
+        ({"columns": ["lengths"]}, r"columns ['lengths']: not of this view"),
+        ({"columns": ["valid"], "packed": True}, r"columns ['valid']: not of this view"),
     ],
 )
 def test_what_makes_no_sense_is_refused_at_once(bucket: Bucket, asked: dict[str, Any], told: str) -> None:

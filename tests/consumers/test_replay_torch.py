@@ -383,11 +383,20 @@ def test_what_learns_from_the_learner_does_not_draw_in_a_worker(folder: Path) ->
         ({"view": "episodes", "refresh_seconds": 1.0}, "episodes reads one snapshot"),
         ({"refresh_seconds": 1.0, "snapshot": "now"}, "has a name and stays"),
         ({"refresh_seconds": -1.0}, "0 or more"),
+        ({"batchsize": 8}, r"arguments \['batchsize'\]: transitions takes batch_size, n_step, .*connectors$"),
+        ({"view": "sequences", "n_step": 2}, r"arguments \['n_step'\]: sequences takes batch_size, length"),
+        ({"view": "episodes", "batch_size": 2}, r"arguments \['batch_size'\]: episodes takes where"),
     ],
 )
 def test_what_makes_no_sense_is_refused_at_once(folder: Path, arguments: dict[str, Any], message: str) -> None:
     with pytest.raises(SettingsError, match=message):
         ReplayDataset(folder, **arguments)
+
+
+def test_a_store_is_told_by_where_it_is(folder: Path) -> None:
+    for store in (Replay.open(folder), open_bucket(folder)):
+        with pytest.raises(SettingsError, match="a folder or a URL, for each worker opens the store by itself"):
+            ReplayDataset(store)  # type: ignore[arg-type]  # it is none
 
 
 # Ahead of time, on a device

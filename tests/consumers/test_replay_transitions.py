@@ -1,15 +1,19 @@
 from __future__ import annotations
 
 import itertools
+import tracemalloc
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
 
-from penstock_consumers.replay import Replay
+from penstock_consumers.progress import Progress
+from penstock_consumers.replay import Prioritized, Recency, Replay, Uniform, Where
+from penstock_consumers.replay.opening import Opener
+from penstock_consumers.replay.where import Condition
 from penstock_consumers.store.bucket import open_bucket
 from penstock_schemas.chunks import Ends
-from penstock_schemas.errors import SettingsError, StoreError
+from penstock_schemas.errors import SettingsError, StoreError, StoreUnavailableError
 from tests.consumers.stores import CHUNK_STEPS, Writer, episodes, stream
 
 if TYPE_CHECKING:
@@ -17,6 +21,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
+    from penstock_consumers.replay.segment import Segment
     from penstock_consumers.store.bucket import Bucket
 
 ENDS = (Ends.TERMINATED, Ends.TRUNCATED, Ends.TERMINATED | Ends.TRUNCATED, Ends.ABORTED, Ends.CUT)
@@ -187,7 +192,7 @@ def test_a_store_without_steps() -> None:
     assert len(next(replay.transitions())["reward"]) == 256
 
 
-@pytest.mark.parametrize("n_step", [2, 3, 10])
+@pytest.mark.parametrize("n_step", [2, 3, 10, 10**30])
 def test_n_steps_are_summed_up_to_the_end_of_the_episode(bucket: Bucket, n_step: int) -> None:
     replay = Replay.open(bucket)
     batch = drawn(replay, 3_000, n_step=n_step, gamma=0.9)
@@ -222,12 +227,20 @@ def test_only_the_columns_that_are_asked_for_in_their_own_order(bucket: Bucket) 
 @pytest.mark.parametrize(
     ("wrong", "told"),
     [
+        ({"n_step": 1.5}, "n_step 1.5: a whole number, from 1 on"),
+        ({"gamma": "1"}, "gamma '1': a number"),
+        ({"batch_size": 2.5}, "batch_size 2.5: a whole number"),
+        ({"seed": -1}, "seed -1: a seed is at least 0, or a numpy.random.Generator"),
+        ({"seed": "1"}, "seed '1': a whole number"),
+        ({"choose": "uniform"}, r"choose 'uniform': a chooser, as in Uniform\(\)"),
+        ({"choose": Uniform}, "choose <class .*a chooser, as in"),
+        ({"where": {"length": (1, 2)}}, r"where \{'length': \(1, 2\)\}: a Where, as in where=Where"),
         ({"n_step": 0}, "n_step 0: a transition has at least one step"),
         ({"gamma": 1.5}, "gamma 1.5: a discount is between 0 and 1"),
         ({"gamma": float("nan")}, "gamma nan"),
         (
             {"columns": ["reward", "rewards"]},
-            r"columns \['rewards'\]: not of this stream; there are observation, action",
+            r"columns \['rewards'\]: not of this view; there are observation, action",
         ),
         ({"columns": []}, "columns"),
         ({"columns": "reward"}, r"as in columns=\['reward'\]"),
@@ -235,4 +248,129 @@ def test_only_the_columns_that_are_asked_for_in_their_own_order(bucket: Bucket) 
 )
 def test_arguments_that_make_no_sense(bucket: Bucket, wrong: dict[str, Any], told: str) -> None:
     with pytest.raises(SettingsError, match=told):
-        Replay.open(bucket).transitions(8, **wrong)
+        Replay.open(bucket).transitions(**{"batch_size": 8, **wrong})
+
+
+def test_the_whole_return_takes_no_more_memory_than_a_block() -> None:
+    bucket = open_bucket("memory://")
+    writer = Writer(bucket, stream())
+    writer.commit(0, episodes(writer.spec, [2_000] * 5))
+    batches = Replay.open(bucket).transitions(256, n_step=10**9, columns=["reward"])
+    tracemalloc.start()
+    try:
+        next(batches)
+        assert tracemalloc.get_traced_memory()[1] < 32 << 20
+    finally:
+        tracemalloc.stop()
+
+
+class Tells(Uniform):
+    """Tells how often it was asked to draw from another index."""
+
+    asked = 0
+
+    def over(self, index: Any) -> Any:
+        self.asked += 1
+        return super().over(index)
+
+
+def test_a_commit_without_segments_changes_nothing(bucket: Bucket) -> None:
+    replay, other = Replay.open(bucket), Replay.open(bucket)
+    choose = Tells()
+    batches, as_ever = replay.transitions(8, choose=choose), other.transitions(8)
+    np.testing.assert_array_equal(next(batches)["reward"], next(as_ever)["reward"])
+    Writer(bucket, replay.spec).commit(5, high_water=9)
+    assert replay.refresh()
+    for _ in range(3):
+        np.testing.assert_array_equal(next(batches)["reward"], next(as_ever)["reward"])
+    assert choose.asked == 1
+
+
+@pytest.mark.parametrize("view", ["transitions", "sequences"])
+def test_a_refresh_looks_only_into_new_segments(view: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """And what is found in the others is what a reader finds that opens the store by then."""
+    looked: list[str] = []
+    runs = Condition.runs
+
+    def counted(self: Condition, segment: Segment) -> Any:
+        looked.append(segment.entry.name)
+        return runs(self, segment)
+
+    monkeypatch.setattr(Condition, "runs", counted)
+    for where, again in ((Where(length=(2, None)), 1), (Where(age_seconds=(None, 0.008)), 2)):
+        folder = tmp_path / str(again)
+        writer = Writer(open_bucket(folder), stream())
+        for number in range(5):
+            writer.commit(0, episodes(writer.spec, [3, 1, 4], first=3 * number))
+        replay = Replay.open(folder)
+        batches = getattr(replay, view)(200, where=where)
+        next(batches)
+        writer.commit(0, episodes(writer.spec, [5, 2, 6], first=15))
+        replay.refresh()
+        looked.clear()
+        batch = next(batches)
+        assert len(looked) >= again
+        assert (len(looked) == 1) == (again == 1)
+        new = next(getattr(Replay.open(folder), view)(200, where=where, seed=1))
+        assert set(np.unique(batch["episode"])) == set(np.unique(new["episode"]))
+
+
+@pytest.mark.parametrize("choose", [Uniform(), Recency(5), Prioritized(ahead=0.0)], ids=repr)
+def test_a_store_that_does_not_answer_for_a_while_ends_no_view(
+    bucket: Bucket, choose: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    replay = Replay.open(bucket)
+    batches = replay.transitions(8, choose=choose)
+
+    def nothing(self: Opener, entry: Any) -> None:
+        raise StoreUnavailableError("timed out")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Opener, "_read", nothing)
+        patched.setattr(Opener, "open", nothing)
+        for _ in range(2):
+            with pytest.raises(StoreUnavailableError, match="timed out"):
+                next(batches)
+        Writer(bucket, replay.spec).commit(5, episodes(replay.spec, [4], first=15))
+        replay.refresh()
+        with pytest.raises(StoreUnavailableError, match="timed out"):
+            next(batches)
+    assert 15 in {int(number) for _ in range(40) for number in next(batches)["observation"][:, 0]}
+
+
+def test_a_filter_that_matches_nothing_for_a_while_ends_no_view(bucket: Bucket) -> None:
+    replay = Replay.open(bucket)
+    batches = replay.transitions(8, where=Where(age_seconds=(0.005, None)))
+    next(batches)
+    held = replay._snapshot
+    old = open_bucket("memory://")
+    writer = Writer(old, stream())
+    writer.commit(0, episodes(writer.spec, [3]))
+    replay._snapshot = Replay.open(old)._snapshot
+    for _ in range(2):
+        with pytest.raises(StoreError, match="no step in the store fulfils age_seconds"):
+            next(batches)
+    replay._snapshot = held
+    assert len(next(batches)["reward"]) == 8
+
+
+def test_a_reader_shows_what_it_reads(bucket: Bucket) -> None:
+    replay = Replay.open(bucket)
+    told = f"steps={replay.steps}, episodes=15, snapshot={{0: 1, 1: 0}})"
+    assert repr(replay) == f"Replay({bucket.url!r}, {told}"
+
+
+def test_a_scan_that_makes_no_sense_is_refused_at_once_with_a_bar_too(bucket: Bucket) -> None:
+    for progress in (False, True):
+        with pytest.raises(SettingsError, match="columns"):
+            Replay.open(bucket).scan(columns=["rewards"], progress=progress)
+
+
+def test_a_bar_over_episodes_expects_those_of_segments_that_may_match(
+    bucket: Bucket, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    replay = Replay.open(bucket)
+    expected: list[int] = []
+    monkeypatch.setattr(Progress, "expect", lambda _, count: expected.append(count))
+    found = list(replay.episodes(where=Where(policy_version=(20, None)), progress=True))
+    assert expected == [sum(LENGTHS[2])] == [sum(episode.length for episode in found)]

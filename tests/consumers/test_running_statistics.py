@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -9,7 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from penstock_consumers.replay import Replay, RunningStatistics
+from penstock_consumers.progress import bar
+from penstock_consumers.replay import Replay, RunningStatistics, statistics
 from penstock_consumers.replay.moments import Moments
 from penstock_consumers.store import layout, segments
 from penstock_consumers.store.bucket import open_bucket
@@ -60,6 +62,18 @@ def test_what_is_no_number_is_left_out() -> None:
     assert (scalar.count, float(scalar.mean), float(scalar.variance)) == (2, 2, 1)
     moments.add(np.array([[np.nan, 1.0]]))
     assert moments.count == 2
+
+
+def test_what_has_no_square_is_left_out() -> None:
+    moments = Moments((2,))
+    moments.add(np.array([[1e200, 0.0], [-1e200, 0.0], [1.0, 2.0], [3.0, -1e155], [3.0, 4.0]]))
+    assert (moments.count, moments.mean.tolist(), moments.variance.tolist()) == (2, [2, 3], [1, 1])
+    large = np.array([[1e140], [-1e140]])
+    most = Moments((1,))
+    for _ in range(1_000):
+        most.add(large)
+    assert most.count == 2_000
+    np.testing.assert_allclose(most.variance, [1e280])
 
 
 CONNECTORS: list[dict[str, Any]] = [
@@ -163,6 +177,16 @@ def test_each_connector_is_told_what_it_is_given_once() -> None:
     anew = RunningStatistics(Replay.open(store.bucket))
     anew.update()
     store.check(anew)
+
+
+def test_a_bar_shows_how_far_it_is(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setattr(statistics, "bar", partial(bar, delay_seconds=0.0))
+    store = Store()
+    store.grow()
+    RunningStatistics(Replay.open(store.bucket)).update()
+    assert capsys.readouterr().err == ""
+    RunningStatistics(Replay.open(store.bucket)).update(progress=True)
+    assert "statistics:" in capsys.readouterr().err
 
 
 def test_what_was_not_seen_for_sure_does_not_count_behind_what_looks_back() -> None:

@@ -1,19 +1,21 @@
 from __future__ import annotations
 
+import errno
 import fcntl
 import os
+import pwd
 import subprocess
 import sys
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NoReturn
 
 import numpy as np
 import pytest
 
-from penstock_consumers.replay import Replay, snapshot
+from penstock_consumers.replay import Replay, opening, snapshot
 from penstock_consumers.replay.opening import Opener
 from penstock_consumers.store import layout
 from penstock_consumers.store.bucket import open_bucket
@@ -231,6 +233,136 @@ def test_a_segment_that_is_larger_than_the_cache(
     assert files(tmp_path) == []
     with pytest.raises(SettingsError, match="max_bytes 0: at least one byte"):
         Cache(tmp_path, 0)
+    with pytest.raises(SettingsError, match="max_bytes '5GB': a whole number"):
+        Cache(tmp_path, "5GB")  # type: ignore[arg-type]  (that is tested)
+
+
+def test_a_user_without_a_folder_is_told_to_give_one(
+    bucket: Counted, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    class Remote(WrappedBucket):
+        url = "s3://bucket/store"
+
+    def absent(_: int) -> NoReturn:
+        raise KeyError("uid")
+
+    monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
+    monkeypatch.delenv("HOME", raising=False)
+    monkeypatch.setattr(pwd, "getpwuid", absent)
+    replay = Replay.open(Remote(bucket))
+    with pytest.raises(SettingsError, match=r"cache: neither \$XDG_CACHE_HOME nor \$HOME .* cache=Cache\(folder"):
+        list(replay.episodes())
+    assert list(Replay.open(Remote(bucket), cache=Cache(tmp_path)).episodes())
+
+
+def test_filling_counts_files_once_and_asks_for_no_more_than_it_evicts(
+    bucket: Counted, entries: tuple[SegmentEntry, ...], tmp_path: Path
+) -> None:
+    """Each look into the whole folder, or at all that is open, would cost more the more there is."""
+
+    class Watched(Cache):
+        counted = asked = 0
+
+        def _files(self) -> tuple[dict[Path, tuple[int, int]], dict[Path, int]]:
+            self.counted += 1
+            return super()._files()
+
+        def holds(self, bucket: Bucket, entry: SegmentEntry) -> bool:
+            self.asked += 1
+            return super().holds(bucket, entry)
+
+        def maps(self, bucket: Bucket, entry: SegmentEntry) -> bool:
+            self.asked += 1
+            return super().maps(bucket, entry)
+
+    cache = Watched(tmp_path / "large")
+    opener = Opener(bucket, stream(), cache=cache)
+    for entry in entries:
+        opener.open(entry)
+    assert (cache.counts.fetched, cache.counted, cache.asked) == (SEGMENTS, 1, 0)
+    # Where the cache is full it knows which are next, and counts when it does not know any more.
+    full = Watched(tmp_path / "full", 3 * max(entry.bytes for entry in entries))
+    for _ in range(5):
+        for entry in entries:
+            full.read(bucket, entry)
+            assert taken(tmp_path / "full") <= full.max_bytes
+    assert full.counts.fetched == 5 * SEGMENTS
+    assert full.counted <= 1 + 5 * SEGMENTS / 3
+
+
+def test_what_others_fetched_counts_before_this_process_counts_again(
+    bucket: Counted, entries: tuple[SegmentEntry, ...], tmp_path: Path
+) -> None:
+    most = 4 * max(entry.bytes for entry in entries)
+    ours, others = Cache(tmp_path, most), Cache(tmp_path, most)
+    for one, number in [(ours, 0), (others, 1), (others, 2), (others, 3), (ours, 4), (others, 5), (ours, 1)]:
+        one.read(bucket, entries[number])
+        assert taken(tmp_path) <= most
+    # Deleted by hand, all counts as there until it would matter.
+    for path in files(tmp_path):
+        path.unlink()
+    for entry in entries:
+        ours.read(bucket, entry)
+        assert taken(tmp_path) <= most
+    assert len(files(tmp_path)) == 4
+
+
+def test_a_fetch_that_fails_gives_its_room_back(
+    bucket: Counted, entries: tuple[SegmentEntry, ...], tmp_path: Path
+) -> None:
+    def fail() -> NoReturn:
+        raise StoreUnavailableError("away")
+
+    cache = Cache(tmp_path, sum(entry.bytes for entry in entries))
+    for entry in entries[1:]:
+        cache.read(bucket, entry)
+    for _ in range(20):
+        bucket.happens = fail
+        with pytest.raises(StoreUnavailableError):
+            cache.read(bucket, entries[0])
+    cache.read(bucket, entries[0])
+    assert cache.counts.evicted == 0
+
+
+def test_what_others_evicted_is_let_go_of(bucket: Counted, entries: tuple[SegmentEntry, ...], tmp_path: Path) -> None:
+    most = 2 * max(entry.bytes for entry in entries)
+    opener, other = Opener(bucket, stream(), cache=Cache(tmp_path, most)), Cache(tmp_path, most)
+    for entry in entries[:2]:
+        opener.open(entry)
+    for entry in entries[2:4]:
+        other.read(bucket, entry)
+    opener.open(entries[4])
+    assert [*opener._kept] == [entries[4].name]
+
+
+@pytest.mark.parametrize("number", [errno.EPERM, errno.EACCES, errno.EROFS, errno.EIO])
+def test_a_file_that_may_only_be_read_is_read(
+    bucket: Counted, entries: tuple[SegmentEntry, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int
+) -> None:
+    Cache(tmp_path).read(bucket, entries[0])
+
+    def refused(path: Path) -> NoReturn:
+        raise OSError(number, os.strerror(number), str(path))
+
+    monkeypatch.setattr(os, "utime", refused)
+    if number == errno.EIO:
+        with pytest.raises(StoreError, match="Input/output error"):
+            Cache(tmp_path).read(bucket, entries[0])
+    else:
+        assert Cache(tmp_path).read(bucket, entries[0]).size == entries[0].bytes
+
+
+def test_an_open_segment_is_touched_at_most_once_a_minute(
+    bucket: Counted, entries: tuple[SegmentEntry, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = [100.0]
+    monkeypatch.setattr(opening.time, "monotonic", lambda: now[0])
+    opener = Opener(bucket, stream(), cache=Cache(tmp_path))
+    opener.open(entries[0])
+    for now[0], touched in [(159.0, False), (160.0, True), (219.0, False), (220.0, True)]:
+        age(tmp_path)
+        opener.open(entries[0])
+        assert (files(tmp_path)[0].stat().st_mtime_ns > SEGMENTS) == touched
 
 
 def test_a_folder_that_is_none_is_named(bucket: Counted, entries: tuple[SegmentEntry, ...], tmp_path: Path) -> None:
@@ -376,8 +508,11 @@ def test_a_store_that_is_larger_than_its_cache_is_read_whole(bucket: Counted, tm
     assert {path.suffix for path in files(tmp_path)} == {".arrow"}
 
 
-def test_what_is_open_is_not_what_was_used_longest_ago(bucket: Counted, tmp_path: Path) -> None:
+def test_what_is_open_is_not_what_was_used_longest_ago(
+    bucket: Counted, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     entries = snapshot.take(bucket, stream()).entries
+    monkeypatch.setattr(opening, "_TOUCH_SECONDS", 0.0)
     cache = Cache(tmp_path, 2 * max(entry.bytes for entry in entries))
     opener = Opener(bucket, stream(), cache=cache)
     opener.open(entries[0])

@@ -121,7 +121,8 @@ stores = st.lists(st.tuples(st.integers(0, 1), st.lists(told, min_size=1, max_si
 
 def wanted(told: dict[int, Told], asked: dict[str, Any]) -> list[tuple[int, int]]:
     """The episode and the step of all that a `Where` of `asked` leaves, told one by one."""
-    newest_version = max((max(of.chunk_versions()) for of in told.values()), default=0)
+    # A chunk without a step says nothing of any step.
+    newest_version = max((of.version(step) for of in told.values() for step in range(of.length)), default=0)
     newest_ms = max((of.closed_ms for of in told.values()), default=0)
     of_episode: dict[str, Callable[[Told], float]] = {
         "age_seconds": lambda of: (newest_ms - of.closed_ms) / 1000,

@@ -45,6 +45,17 @@ def test_it_learns_until_a_version_is_good_enough(kafka_bootstrap: str, tmp_path
     assert all(evaluated["mean_return"] < 30.0 for evaluated in learned["evaluations"][:-1])
 
 
+@pytest.mark.soak
+def test_it_solves_cartpole(kafka_bootstrap: str, tmp_path: Path) -> None:
+    with started(kafka_bootstrap, tmp_path, LEARN) as run:
+        assert run.process.wait(900.0) == 0, run.said
+        summary = json.loads((run.folder / "summary.json").read_text())
+    assert (summary["target"], summary["episodes"], summary["solved"]) == (475.0, 100, 1)
+    (learned,) = summary["learned"]
+    assert learned["seconds"] < 600.0
+    assert learned["evaluations"][-1]["mean_return"] >= 475.0
+
+
 def test_where_the_time_is_up_it_says_so_and_fails(kafka_bootstrap: str, tmp_path: Path) -> None:
     with started(kafka_bootstrap, tmp_path, LEARN, "--limit", "0.1", "--seeds", "2", "--episodes", "2") as run:
         assert run.process.wait(120.0) == 1, run.said

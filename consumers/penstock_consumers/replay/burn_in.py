@@ -39,12 +39,12 @@ class BurnIn:
     steps: int
     from_state: bool
 
-    def index(self, snapshot: Snapshot, condition: Condition) -> Index:
-        """Lay the windows; without burn-in, those that begin at a state are the chunks.
+    def index(self, snapshot: Snapshot, condition: Condition, before: Index | None = None) -> Index:
+        """Lay the windows, as `before` has them by now; without burn-in, those that begin at a state are the chunks.
 
         Raises `SettingsError` where one has no state near enough, `StoreError` where there is none.
         """
-        index = self._index(snapshot, condition, by_chunk=self.from_state and not self.steps)
+        index = self._index(snapshot, condition, before, by_chunk=self.from_state and not self.steps)
         if self.from_state and _least(index) > self.steps:
             over_runs = index if self.steps else self._index(snapshot, condition)
             raise SettingsError(self._told(_longest(index), _least(over_runs)))
@@ -61,9 +61,11 @@ class BurnIn:
             first = segment.chunk_start[chunk]
         return first
 
-    def _index(self, snapshot: Snapshot, condition: Condition, *, by_chunk: bool = False) -> Index:
+    def _index(
+        self, snapshot: Snapshot, condition: Condition, before: Index | None = None, *, by_chunk: bool = False
+    ) -> Index:
         stride = self.length - self.overlap
-        return Index(snapshot, condition, stride=stride, overlap=self.overlap, by_chunk=by_chunk)
+        return Index(snapshot, condition, stride=stride, overlap=self.overlap, by_chunk=by_chunk, before=before)
 
     def _told(self, longest: int, least: int) -> str:
         enough = f"pass burn_in={least} or more, or leave the states out of columns"

@@ -2,25 +2,25 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
 
+from penstock_consumers.replay.frozen import frozen
 from penstock_consumers.replay.segment import given_dtypes, masked
 from penstock_consumers.replay.transitions import chosen
 from penstock_consumers.replay.where import Where
 from penstock_consumers.store import layout
 from penstock_consumers.store.commits import ranges_of
 from penstock_schemas.chunks import Ends
-from penstock_schemas.columns import ranges
 from penstock_schemas.errors import StoreError
 from penstock_schemas.spaces import unflatten
 from penstock_schemas.stream import INFO, METRIC, STATE
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator
+    from collections.abc import Callable, Collection, Iterator, Mapping
 
     from numpy.typing import NDArray
 
@@ -39,10 +39,11 @@ _KEY = ("incarnation", "env", "episode")
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Episode:
-    """One episode of T steps; its arrays are read-only views of the store where the stored dtype is the given one.
+    """One episode of T steps; its arrays are read-only.
 
-    What was not asked for is not there: None in place of observations and actions, no item among extras, infos,
-    metrics and states. All else is always there.
+    They are views of the store where the stored dtype is the given one, else the episode's own. What was not asked for
+    is not there: None in place of observations and actions, no item among extras, infos, metrics and states. All else
+    is always there. The `repr` has no arrays.
 
     `opened_offset` and `closed_offset` are the records in which it began and with which it ended, `closed_ms` the
     log's time of the latter, in milliseconds since 1970. `reset_options` is JSON. `continues` is the number of
@@ -65,34 +66,34 @@ class Episode:
     opened_offset: int
     closed_offset: int
     closed_ms: int
-    policy_version: NDArray[np.int64]
+    policy_version: NDArray[np.int64] = field(repr=False)
     """The version that chose each action, shape (T,)."""
-    exploration: NDArray[np.uint8]
+    exploration: NDArray[np.uint8] = field(repr=False)
     """How each action was chosen, as `penstock_schemas.chunks.Exploration`, shape (T,)."""
-    observation: Any
+    observation: Any = field(repr=False)
     """In the structure of the observation space: arrays of shape (T + 1, *leaf), in dicts and tuples where it is one.
 
     Dtypes are the environment's; text is an object array of str. None where other columns were asked for.
     """
-    action: Any
+    action: Any = field(repr=False)
     """In the structure of the action space, arrays of shape (T, *leaf); None where other columns were asked for."""
-    reward: NDArray[Any]
+    reward: NDArray[Any] = field(repr=False)
     """Shape (T,)."""
-    extras: dict[str, NDArray[Any]]
+    extras: dict[str, NDArray[Any]] = field(repr=False)
     """What the policy declared beside the action, by name, each of shape (T, *its own).
 
     A nullable one is a masked array, masked at the steps at which there was none.
     """
-    infos: dict[str, np.ma.MaskedArray[Any, Any]]
+    infos: dict[str, np.ma.MaskedArray[Any, Any]] = field(repr=False)
     """The recorded infos by key, one with each observation, shape (T + 1, *its own); masked where there was none."""
-    chunk_first_step: NDArray[np.int64]
+    chunk_first_step: NDArray[np.int64] = field(repr=False)
     """The step at which each of the C chunks begins in which the episode travelled, shape (C,).
 
     The last chunk of an aborted episode may have no step: it begins at T then.
     """
-    policy_digest: tuple[bytes, ...]
+    policy_digest: tuple[bytes, ...] = field(repr=False)
     """The digest of the weights that acted in each chunk, C items."""
-    chunk_state: dict[str, NDArray[Any]]
+    chunk_state: dict[str, NDArray[Any]] = field(repr=False)
     """The policy's recurrent state before the first step of each chunk, by name, each of shape (C, *its own).
 
     Zeros where a chunk has no step.
@@ -104,6 +105,13 @@ class Episode:
     def id(self) -> str:
         """The name by which `Replay.episode` finds it: producer/incarnation/env/episode."""
         return episode_id(self.producer, self.incarnation, self.env, self.episode)
+
+
+# What holds columns by their names.
+_HELD = ("extras", "infos", "chunk_state", "metrics")
+# What may be asked for by its own name; all but observations and actions is there in any case.
+_FIRST = ("observation", "action", "reward")
+_OWN = (*(of.name for of in fields(Episode) if of.name not in {*_FIRST, *_HELD}), "id")
 
 
 def episode_id(producer: str, incarnation: int, env: int, episode: int) -> str:
@@ -140,7 +148,7 @@ def stored_since(
     What was stored before ended below its high-water mark, in whatever segment it lies now. Raises `SettingsError` at
     once.
     """
-    return _stored_since(before, _Asked(snapshot, spec, where, columns, lens))
+    return iter(_Asked(snapshot, spec, where, columns, lens, before))
 
 
 def named(snapshot: Snapshot, spec: StreamSpec, name: str) -> Episode | None:
@@ -148,22 +156,39 @@ def named(snapshot: Snapshot, spec: StreamSpec, name: str) -> Episode | None:
     producer, *numbers = name.rsplit("/", 3)
     if len(numbers) != len(_KEY) or not all(number.isdecimal() for number in numbers):
         return None
-    for number, entry in enumerate(snapshot.entries):
-        producers = ranges_of(entry).producers
-        if producers is not None and producer not in producers:
-            continue
-        segment = snapshot.segment(number)
-        found = np.ones(segment.entry.rows, np.bool_)
-        for column, value in zip(_KEY, numbers, strict=True):
-            found &= segment.fixed(column) == int(value)
-        for row in np.flatnonzero(found):
-            if segment.batch.column("producer")[int(row)].as_py() == producer:
-                return next(_episodes(segment, spec, np.array([row]), chosen(None, _names(spec))))
-    return None
+    found = _found(snapshot, producer, dict(zip(_KEY, map(int, numbers), strict=True)))
+    return next((_episode(*place, spec) for place in found), None)
+
+
+def of_env(snapshot: Snapshot, spec: StreamSpec, one: Episode) -> Callable[[int], Episode | None]:
+    """Look through a snapshot once for the episodes of the env that one is of, from the same start of its producer.
+
+    What is answered finds one by its number; None where the snapshot has none.
+    """
+    found = _found(snapshot, one.producer, {"incarnation": one.incarnation, "env": one.env})
+    places = {int(segment.fixed("episode")[row]): (segment, row) for segment, row in found}
+    return lambda number: _episode(*places[number], spec) if number in places else None
+
+
+def new_since(before: Snapshot | None, snapshot: Snapshot) -> dict[int, int]:
+    """Find the segments that may hold episodes that an earlier snapshot did not hold; all where there is none.
+
+    What was stored before ended below its high-water mark, in whatever segment it lies now: by the number of each
+    segment, the record with which what is new there ended, at least. None is opened.
+    """
+    if before is None:
+        return dict.fromkeys(range(len(snapshot.entries)), 0)
+    known = {entry.name for entry in before.entries}
+    since = {
+        number: before.high_water(layout.partition_of(entry.name))
+        for number, entry in enumerate(snapshot.entries)
+        if entry.name not in known
+    }
+    return {number: at for number, at in since.items() if ranges_of(snapshot.entries[number]).closed_offset[1] >= at}
 
 
 class _Asked:
-    """What is asked of a snapshot.
+    """What is asked of a snapshot: iterable once or more, segment by segment.
 
     Attributes:
         snapshot: of which.
@@ -177,15 +202,25 @@ class _Asked:
         where: Where | None,
         columns: Collection[str] | None,
         lens: Lens | None,
+        before: Snapshot | None = None,
     ) -> None:
         self.snapshot = snapshot
         self._spec = spec
         self._names = chosen(columns, _names(spec))
         self._lens = lens if "observation" in self._names else None
         condition = (where or Where()).at(snapshot)
-        self.condition = self._lens.condition(condition, snapshot) if self._lens else condition
+        self._since = {
+            number: since
+            for number, since in new_since(before, snapshot).items()
+            if condition.may_hold(snapshot.entries[number])
+        }
+        self.condition = self._lens.condition(condition, snapshot, self._since) if self._lens else condition
 
-    def of(self, number: int, since: int = 0) -> Iterator[Episode]:
+    def __iter__(self) -> Iterator[Episode]:
+        for number, since in self._since.items():
+            yield from self._of(number, since)
+
+    def _of(self, number: int, since: int) -> Iterator[Episode]:
         """Give the episodes of a segment that ended with the record `since` or later."""
         segment = self.snapshot.segment(number)
         rows = self.condition.rows(segment)
@@ -197,27 +232,34 @@ class _Asked:
 def _names(spec: StreamSpec) -> dict[str, bool]:
     """The columns that may be asked for; all of them are there by default."""
     others = (*spec.extras, *spec.infos, *spec.metric_columns, *spec.states)
-    return dict.fromkeys(("observation", "action", "reward", *(column.name for column in others)), True)
+    return dict.fromkeys((*_FIRST, *(column.name for column in others), *_OWN), True)
 
 
 def _stored_in(asked: _Asked) -> Iterator[Episode]:
     given = False
-    for number, entry in enumerate(asked.snapshot.entries):
-        if asked.condition.may_hold(entry):
-            for episode in asked.of(number):
-                given = True
-                yield episode
+    for episode in asked:
+        given = True
+        yield episode
     if asked.condition and not given:
         raise StoreError(asked.condition.nothing(asked.snapshot, "episode"))
 
 
-def _stored_since(before: Snapshot, asked: _Asked) -> Iterator[Episode]:
-    known = {entry.name for entry in before.entries}
-    for number, entry in enumerate(asked.snapshot.entries):
-        since = before.high_water(layout.partition_of(entry.name))
-        new = entry.name not in known and ranges_of(entry).closed_offset[1] >= since
-        if new and asked.condition.may_hold(entry):
-            yield from asked.of(number, since)
+def _found(snapshot: Snapshot, producer: str, wanted: Mapping[str, int]) -> Iterator[tuple[Segment, int]]:
+    """Find a producer's episodes that have these values: the segment and the row of each."""
+    for number, entry in enumerate(snapshot.entries):
+        producers = ranges_of(entry).producers
+        if producers is not None and producer not in producers:
+            continue
+        segment = snapshot.segment(number)
+        found = np.ones(segment.entry.rows, np.bool_)
+        for column, value in wanted.items():
+            found &= segment.fixed(column) == value
+        owners = segment.batch.column("producer")
+        yield from ((segment, row) for row in np.flatnonzero(found).tolist() if owners[row].as_py() == producer)
+
+
+def _episode(segment: Segment, row: int, spec: StreamSpec) -> Episode:
+    return next(_episodes(segment, spec, np.array([row]), chosen(None, _names(spec))))
 
 
 def _episodes(
@@ -240,26 +282,24 @@ def _episodes(
     )
     dtypes = given_dtypes(spec)
     begins, ends = segment.step_offsets[rows], segment.step_offsets[rows + 1]
-    # Of these episodes' chunks, end to end, what is given of each step, end to end.
-    chunks = ranges(segment.chunk_offsets[rows], np.diff(segment.chunk_offsets)[rows])
-    chunk_steps = np.diff(segment.chunk_start, append=segment.entry.steps)[chunks]
-    version, exploration = (np.repeat(of[chunks], chunk_steps) for of in (segment.policy_version, segment.exploration))
-    behind = np.cumsum(ends - begins).tolist()
+    chunk_steps = np.diff(segment.chunk_start, append=segment.entry.steps)
     digests = segment.batch.column("policy_digest")
 
     def items(column: Column, at: slice) -> NDArray[Any]:
-        return segment.items(column.name).view(at).astype(dtypes[column.name], copy=False)
+        return frozen(segment.items(column.name).view(at).astype(dtypes[column.name], copy=False))
 
     def nullable(column: Column, at: slice) -> np.ma.MaskedArray[Any, Any]:
         valid = segment.items(column.name).valid
         return masked(items(column, at), None if valid is None else valid[at])
+
+    def by_step(values: NDArray[Any], at: slice) -> NDArray[Any]:
+        return frozen(np.repeat(values[at], chunk_steps[at]))
 
     def structured(name: str, space: Space, columns: tuple[Column, ...], at: slice) -> Any:
         return unflatten(space, [items(column, at) for column in columns]) if name in names else None
 
     for place, row in enumerate(rows.tolist()):
         steps = slice(int(begins[place]), int(ends[place]))
-        here = slice(behind[place] - (steps.stop - steps.start), behind[place])
         # Each episode before has one more observation than it has steps.
         observations = slice(steps.start + row, steps.stop + row + 1)
         in_chunks = slice(int(segment.chunk_offsets[row]), int(segment.chunk_offsets[row + 1]))
@@ -278,8 +318,8 @@ def _episodes(
             opened_offset=fixed["opened_offset"][place],
             closed_offset=fixed["closed_offset"][place],
             closed_ms=fixed["closed_ms"][place],
-            policy_version=version[here],
-            exploration=exploration[here],
+            policy_version=by_step(segment.policy_version, in_chunks),
+            exploration=by_step(segment.exploration, in_chunks),
             observation=next(shown)
             if shown
             else structured("observation", spec.observation, spec.observation_columns, observations),

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from functools import cached_property
 from itertools import pairwise
+from math import prod
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -117,6 +118,12 @@ class Gather:
     def as_drawn(self, lying: NDArray[Any]) -> NDArray[Any]:
         """Lay values from the order in which the draws lie in the order in which they were drawn."""
         return lying.take(self._drawn, axis=0)
+
+
+def given_bytes(column: Column, dtype: np.dtype[Any]) -> int:
+    """What one item of a column takes where it is given, at most, with its mask and the text that it refers to."""
+    text = column.item_bytes if column.is_text else 0
+    return prod(column.shape) * (dtype.itemsize + column.nullable) + text
 
 
 def _parts(index: Index, items: NDArray[np.int64]) -> list[Part]:

@@ -51,12 +51,25 @@ class Index:
         stride: how many steps lie between the beginnings of windows.
         overlap: how many steps a window has in common with the next.
 
+    Args:
+        condition: which steps.
+        by_chunk: whether runs end where chunks do.
+        before: one of an older snapshot, of the same layout and of a condition that holds for the same steps of any
+            segment: what it found in the segments that are still there is not looked for again.
+
     Raises:
         StoreError: there is no item.
     """
 
     def __init__(
-        self, snapshot: Snapshot, condition: Condition, *, stride: int = 1, overlap: int = 0, by_chunk: bool = False
+        self,
+        snapshot: Snapshot,
+        condition: Condition,
+        *,
+        stride: int = 1,
+        overlap: int = 0,
+        by_chunk: bool = False,
+        before: Index | None = None,
     ) -> None:
         self.snapshot = snapshot
         self._condition = condition
@@ -64,7 +77,7 @@ class Index:
         self.overlap = overlap
         self._by_chunk = by_chunk
         self._runs: dict[int, _Windows] = {}
-        self.first_item = snapshot.first_step if self._all_steps else self._counted()
+        self.first_item = snapshot.first_step if self._all_steps else self._counted(before.known if before else {})
         if not self.first_item[-1]:
             raise StoreError(condition.nothing(snapshot))
 
@@ -113,15 +126,22 @@ class Index:
     def _all_steps(self) -> bool:
         return not self._condition and self.stride == 1 and not self.overlap and not self._by_chunk
 
-    def _counted(self) -> NDArray[np.int64]:
+    @property
+    def known(self) -> dict[str, _Windows]:
+        """The windows of each segment that was looked into, by its name."""
+        return {self.snapshot.entries[number].name: windows for number, windows in self._runs.items()}
+
+    def _counted(self, known: dict[str, _Windows]) -> NDArray[np.int64]:
         counts = np.zeros(len(self.snapshot.entries) + 1, np.int64)
         for number, entry in enumerate(self.snapshot.entries):
-            if self._condition.may_hold(entry):
+            if entry.name in known:
+                self._runs[number] = known[entry.name]
+            elif self._condition.may_hold(entry):
                 runs = self._fulfilling(self.snapshot.segment(number))
-                windows = self._windows_of(runs)
-                first = np.concatenate([[0], np.cumsum(windows)])
-                self._runs[number] = _Windows(runs, first)
-                counts[number + 1] = first[-1]
+                self._runs[number] = _Windows(runs, np.concatenate([[0], np.cumsum(self._windows_of(runs))]))
+            else:
+                continue
+            counts[number + 1] = self._runs[number].first[-1]
         return np.cumsum(counts)
 
     def _fulfilling(self, segment: Segment) -> Runs:

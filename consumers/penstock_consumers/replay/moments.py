@@ -13,6 +13,8 @@ if TYPE_CHECKING:
 
 # How much is summed at a time, as float64: about what a processor's cache holds.
 _BYTES = 1 << 20
+# The squares of 1e28 numbers as large as this have a sum.
+_LARGEST = 1e140
 
 
 class Moments:
@@ -38,21 +40,22 @@ class Moments:
         return deepcopy(self)
 
     def add(self, values: NDArray[Any]) -> None:
-        """Add n arrays, shape (n, *shape), of any dtype; those that hold an infinity or a NaN are left out."""
+        """Add n arrays, shape (n, *shape), of any dtype.
+
+        Those that hold a NaN, or a number beyond 1e140, an infinity too, are left out: their squares have no sum.
+        """
         flat = values.reshape(len(values), prod(self.mean.shape))
         most = max(1, _BYTES // (flat.shape[1] * self.mean.itemsize))
         for begin in range(0, len(flat), most):
             self._add(flat[begin : begin + most].astype(np.float64))
 
     def _add(self, wide: NDArray[np.float64]) -> None:
-        with np.errstate(invalid="ignore", over="ignore"):
-            total = np.ones(len(wide)) @ wide
-        if not np.isfinite(total).all():
-            wide = wide[np.isfinite(wide).all(axis=1)]
-            total = np.ones(len(wide)) @ wide
+        # A NaN is in no range.
+        if not (wide.min() >= -_LARGEST and wide.max() <= _LARGEST):
+            wide = wide[(np.abs(wide) <= _LARGEST).all(axis=1)]
         if not len(wide):
             return
-        mean = total / len(wide)
+        mean = (np.ones(len(wide)) @ wide) / len(wide)
         wide -= mean
         # What rounding left of their sum about the mean.
         rest = (np.ones(len(wide)) @ wide) / len(wide)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from penstock_consumers.replay.episodes import episode_id
+from penstock_consumers.replay.episodes import episode_id, of_env
 from penstock_schemas.chunks import Ends
 from penstock_schemas.errors import StoreError
 from penstock_schemas.sent import sent_columns
@@ -43,23 +43,21 @@ def parts_until(replay: Replay, name: str) -> tuple[Episode, ...]:
 
     Raises `StoreError` where one of them is not in the store, or lost its end.
     """
-    parts = [replay.episode(name)]
-    while (before := parts[0].continues) is not None:
-        part = parts[0]
-        wanted = episode_id(part.producer, part.incarnation, part.env, before)
-        try:
-            parts.insert(0, replay.episode(wanted))
-        except StoreError as error:
-            raise StoreError(
-                f"episode {part.id} continues {wanted}, which is not in the store: its steps from the reset on "
-                "cannot be had"
-            ) from error
-        if parts[0].ends != Ends.CUT:
-            raise StoreError(
-                f"episode {part.id} continues {wanted}, of which the end was lost: its steps from the reset on cannot "
-                "be had"
-            )
-    return tuple(parts)
+    part = replay.episode(name)
+    number = part.continues
+    if number is None:
+        return (part,)
+    find = of_env(replay._snapshot, replay.spec, part)  # noqa: SLF001  (the reader is of this package; its users have no snapshots)
+    parts = [part]
+    while number is not None:
+        wanted = episode_id(part.producer, part.incarnation, part.env, number)
+        before = find(number)
+        lost = "which is not in the store" if before is None else "of which the end was lost"
+        if before is None or before.ends != Ends.CUT:
+            raise StoreError(f"episode {part.id} continues {wanted}, {lost}: its steps from the reset on cannot be had")
+        part, number = before, before.continues
+        parts.append(part)
+    return tuple(reversed(parts))
 
 
 def join(parts: Sequence[Episode], spec: StreamSpec) -> Steps:

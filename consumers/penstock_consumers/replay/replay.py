@@ -3,31 +3,31 @@
 from __future__ import annotations
 
 import time
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import numpy as np
-
-from penstock_consumers.progress import bar, watched
-from penstock_consumers.replay import episodes, snapshot
-from penstock_consumers.replay.blocks import drawn
+from penstock_consumers.progress import Progress, bar, watched
+from penstock_consumers.replay import arguments, episodes, snapshot
+from penstock_consumers.replay.blocks import Drawn
 from penstock_consumers.replay.choosing import Uniform
+from penstock_consumers.replay.choosing.chooser import chooser
 from penstock_consumers.replay.scan import scan
 from penstock_consumers.replay.seen import Lens
 from penstock_consumers.replay.sequences import Sequences
 from penstock_consumers.replay.transitions import Transitions
-from penstock_consumers.replay.where import Where
 from penstock_consumers.store.bucket import open_bucket
-from penstock_schemas.errors import SettingsError, StoreError
+from penstock_schemas.errors import StoreError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator
+
+    import numpy as np
 
     from penstock_consumers.replay.blocks import Batch, View
     from penstock_consumers.replay.choosing import Chooser
     from penstock_consumers.replay.episodes import Episode
     from penstock_consumers.replay.snapshot import Snapshot
+    from penstock_consumers.replay.where import Where
     from penstock_consumers.store.bucket import Bucket
     from penstock_consumers.store.cache import Cache
     from penstock_schemas.connectors import Pipeline
@@ -39,9 +39,22 @@ def _a_second() -> bool:
     return True
 
 
-def _shown(scanned: Callable[..., Iterator[Batch]]) -> Iterator[Batch]:
-    with bar("scan", shown=True) as progress:
-        yield from scanned(progress=progress)
+class _Later(Progress):
+    """Counts for a bar that is shown from when the first batch is asked for."""
+
+    def __init__(self) -> None:
+        self.shown = Progress()
+
+    def expect(self, count: int) -> None:
+        self.shown.expect(count)
+
+    def advance(self, count: int) -> None:
+        self.shown.advance(count)
+
+
+def _shown(scanned: Iterator[Batch], progress: _Later) -> Iterator[Batch]:
+    with bar("scan", shown=True) as progress.shown:
+        yield from scanned
 
 
 class Replay:
@@ -89,6 +102,10 @@ class Replay:
         """
         bucket = open_bucket(store) if isinstance(store, str | Path) else store
         return cls(bucket, snapshot, cache=cache, verify=verify)
+
+    def __repr__(self) -> str:
+        held = f"steps={self.steps}, episodes={self.episodes_stored}, snapshot={self.snapshot}"
+        return f"Replay({self._bucket.url!r}, {held})"
 
     @property
     def spec(self) -> StreamSpec:
@@ -154,7 +171,7 @@ class Replay:
         Args:
             where: those of which every step fulfils this; all by default.
             columns: which of `observation`, `action`, `reward`, the extras, `info.<key>`, `state.<name>` and
-                `metric.<name>` are wanted; all by default.
+                `metric.<name>` are wanted; all by default. What an episode always has may be named as well.
             connectors: which show the observations, as in `transitions`.
             progress: show a bar on stderr.
 
@@ -163,8 +180,13 @@ class Replay:
             StoreError: with the first episode, where none fulfils `where`.
         """
         lens = Lens.of(connectors, self._spec, self._bucket)
+        where = arguments.condition(where)
         found = episodes.stored_in(self._snapshot, self._spec, where, columns, lens)
-        return watched(found, lambda episode: episode.length, self.steps, "episodes") if progress else found
+        if not progress:
+            return found
+        condition = where.at(self._snapshot)
+        steps = sum(entry.steps for entry in self._snapshot.entries if condition.may_hold(entry))
+        return watched(found, lambda episode: episode.length, steps, "episodes")
 
     def episode(self, name: str) -> Episode:
         """Find one episode by its `Episode.id`: producer/incarnation/env/episode.
@@ -195,6 +217,7 @@ class Replay:
         there never is anything new. `where`, `columns` and `connectors` are those of
         `episodes`.
         """
+        where = arguments.condition(where)
         return self._follow(self._snapshot, wait, where, columns, Lens.of(connectors, self._spec, self._bucket))
 
     def scan(
@@ -221,9 +244,14 @@ class Replay:
             StoreError: with the first batch, where no step fulfils `where`.
         """
         lens = Lens.of(connectors, self._spec, self._bucket)
-        where = where or Where()
-        scanned = partial(scan, self._snapshot, self._spec, where, batch_size=batch_size, columns=columns, lens=lens)
-        return _shown(scanned) if progress else scanned()
+        where = arguments.condition(where)
+        if batch_size is not None:
+            batch_size = _batch_size(batch_size)
+        later = _Later() if progress else None
+        scanned = scan(
+            self._snapshot, self._spec, where, batch_size=batch_size, columns=columns, lens=lens, progress=later
+        )
+        return _shown(scanned, later) if later else scanned
 
     def transitions(
         self,
@@ -269,7 +297,8 @@ class Replay:
                 the stream's own connectors with the parameters of the version that acted; or what `make_pipeline`
                 made, to show all of them with its parameters. Batches have the structure of its space then, and
                 episodes that continue others are left out where the steps before them are not in the store.
-            seed: equal seeds give equal batches on equal snapshots.
+            seed: equal seeds give equal batches on equal snapshots; 0 by default, so that a learner that is restarted
+                draws in the same order again.
 
         Returns:
             Batches; each is the caller's own. A refreshed snapshot is drawn from with the next one.
@@ -279,7 +308,8 @@ class Replay:
             StoreError: there is no such step.
         """
         lens = Lens.of(connectors, self._spec, self._bucket)
-        view = Transitions(self._spec, where or Where(), n_step=n_step, gamma=gamma, columns=columns, lens=lens)
+        where = arguments.condition(where)
+        view = Transitions(self._spec, where, n_step=n_step, gamma=gamma, columns=columns, lens=lens)
         return self._drawn(view, choose, batch_size, seed)
 
     def sequences(
@@ -337,7 +367,8 @@ class Replay:
             connectors: what observations are given: as they are stored by default; True for what the policy saw, by
                 the stream's own connectors with the parameters of the version that acted; or what `make_pipeline`
                 made. As in `transitions`; over burn-in too.
-            seed: equal seeds give equal batches on equal snapshots.
+            seed: equal seeds give equal batches on equal snapshots; 0 by default, so that a learner that is restarted
+                draws in the same order again.
 
         Returns:
             Batches; each is the caller's own. A refreshed snapshot is drawn from with the next one.
@@ -349,7 +380,7 @@ class Replay:
         """
         view = Sequences(
             self._spec,
-            where or Where(),
+            arguments.condition(where),
             length=length,
             burn_in=burn_in,
             overlap=overlap,
@@ -379,6 +410,10 @@ class Replay:
     def _drawn(
         self, view: View, choose: Chooser | None, batch_size: int, seed: int | np.random.Generator
     ) -> Iterator[Batch]:
-        if batch_size < 1:
-            raise SettingsError(f"batch_size {batch_size}: a batch has at least one item")
-        return drawn(lambda: self._snapshot, view, choose or Uniform(), batch_size, np.random.default_rng(seed))
+        choose = Uniform() if choose is None else chooser(choose)
+        rng = arguments.generator(seed)
+        return Drawn(lambda: self._snapshot, view, choose, _batch_size(batch_size), rng)
+
+
+def _batch_size(given: int) -> int:
+    return arguments.whole("batch_size", given, 1, "a batch has at least one item")

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from penstock_consumers.replay.chains import Chains, Parts
+from penstock_consumers.replay.frozen import frozen
 from penstock_consumers.replay.lookback import Reader, Wanted, look, windows
 from penstock_consumers.replay.runs import Runs
 from penstock_consumers.replay.versions import Acting
@@ -78,17 +79,22 @@ class Lens:
         if connectors is True:
             pipeline = make_pipeline(spec.policy.get("connectors", ()), spec.observation, spec.action)
             return cls(spec, pipeline, Acting(bucket, pipeline) if pipeline.weights else None) if pipeline else None
-        if not connectors:
+        if connectors is None or connectors is False:
             return None
         if not isinstance(connectors, Pipeline):
             raise SettingsError(
                 f"connectors {connectors!r}: True for the stream's own, a pipeline that make_pipeline made, or None"
             )
-        return cls(spec, connectors)
+        lens = cls(spec, connectors)
+        return lens if connectors else None
 
-    def condition(self, condition: Condition, snapshot: Snapshot) -> Condition:
-        """Leave out what cannot be shown of what fulfils a condition; the segments that may hold it are opened."""
-        numbers = [number for number, entry in enumerate(snapshot.entries) if condition.may_hold(entry)]
+    def condition(self, condition: Condition, snapshot: Snapshot, among: Collection[int] | None = None) -> Condition:
+        """Leave out what cannot be shown of what fulfils a condition; the segments that may hold it are opened.
+
+        Only those of `among` are asked for, where it is given: nothing is said of others then.
+        """
+        asked = range(len(snapshot.entries)) if among is None else among
+        numbers = [number for number in asked if condition.may_hold(snapshot.entries[number])]
         hidden = self.hidden(snapshot, numbers)
         return _Shown(condition, {snapshot.entries[number].name: of for number, of in hidden.items()})
 
@@ -127,7 +133,10 @@ class Lens:
         return self._shown(snapshot, look(asked, chains, self._pipeline.reach))
 
     def episodes(self, snapshot: Snapshot, number: int, rows: NDArray[np.int64]) -> Iterator[Any]:
-        """Show whole episodes of a segment, given by their rows, in the structure of `space`: arrays (T + 1, *leaf)."""
+        """Show whole episodes of a segment, given by their rows, in the structure of `space`: arrays (T + 1, *leaf).
+
+        The arrays are read-only, and each episode's own.
+        """
         offsets = snapshot.segment(number).step_offsets
         begin, end = (offsets[at].astype(np.int64) for at in (rows, rows + 1))
         first, size = begin + rows, end - begin + 1
@@ -136,7 +145,8 @@ class Lens:
         for some in np.split(np.arange(len(rows)), np.flatnonzero(np.diff(group)) + 1) if len(rows) else ():
             shown = self.show(snapshot, [Wanted(number, rows[some], first[some], size[some])])
             for at in pairwise([0, *np.cumsum(size[some]).tolist()]):
-                yield unflatten(self.space, [leaf[slice(*at)] for leaf in shown])
+                # As copies: a view would keep all that was shown with it.
+                yield unflatten(self.space, [frozen(leaf[slice(*at)].copy()) for leaf in shown])
 
     def _shown(self, snapshot: Snapshot, looked: Looked) -> Leaves:
         observed = Reader(snapshot, looked.number, looked.step + looked.row)

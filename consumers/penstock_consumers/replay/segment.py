@@ -51,7 +51,7 @@ class Segment:
         if steps != entry.steps or observations != steps + entry.rows:
             raise CorruptStoreError(
                 f"segment {entry.name}: {steps} steps and {observations} observations, "
-                f"its commit names {entry.steps} steps in {entry.rows} episodes: it was altered"
+                f"its commit names {entry.steps} steps in {entry.rows} episodes: it was altered: {segments.RESTORE}"
             )
         return segment
 

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from functools import partial
-from math import prod
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
+from penstock_consumers.replay.arguments import whole
 from penstock_consumers.replay.burn_in import BurnIn
-from penstock_consumers.replay.gather import Gather
+from penstock_consumers.replay.gather import Gather, given_bytes
 from penstock_consumers.replay.lookback import Wanted
 from penstock_consumers.replay.segment import given_dtypes
-from penstock_consumers.replay.transitions import chosen
+from penstock_consumers.replay.transitions import chosen, steady
 from penstock_consumers.replay.windows import Windows
 from penstock_consumers.store.commits import ranges_of
 from penstock_schemas.chunks import Ends
@@ -69,12 +69,12 @@ class Sequences:
         columns: Collection[str] | None,
         lens: Lens | None = None,
     ) -> None:
-        if length < 1:
-            raise SettingsError(f"length {length}: a sequence has at least one step to learn from")
-        if not 0 <= overlap < length:
-            raise SettingsError(f"overlap {overlap}: it is at least 0 and less than the length, {length}")
-        if burn_in < 0:
-            raise SettingsError(f"burn_in {burn_in}: it is at least 0 steps")
+        length = whole("length", length, 1, "a sequence has at least one step to learn from")
+        shared = f"it is at least 0 and less than the length, {length}"
+        overlap = whole("overlap", overlap, 0, shared)
+        if overlap >= length:
+            raise SettingsError(f"overlap {overlap}: {shared}")
+        burn_in = whole("burn_in", burn_in, 0, "it is at least 0 steps")
         self._spec = spec
         self._where = where
         self._most = burn_in + length
@@ -85,12 +85,12 @@ class Sequences:
         self._burn_in = BurnIn(length, overlap, burn_in, from_state)
         self.item_bytes = self._bytes_of(self._most)
 
-    def index(self, snapshot: Snapshot) -> Index:
+    def index(self, snapshot: Snapshot, before: Index | None = None) -> Index:
         """All windows; raises `SettingsError` where one would have no state near enough."""
         condition = self._where.at(snapshot)
         if self._lens:
             condition = self._lens.condition(condition, snapshot)
-        index = self._burn_in.index(snapshot, condition)
+        index = self._burn_in.index(snapshot, condition, before if steady(self._where, self._lens) else None)
         if self._extent is None:
             # What is not padded is no longer than its episode.
             longest = max(ranges_of(entry).length[1] for entry in snapshot.entries)
@@ -105,6 +105,8 @@ class Sequences:
         """Read what belongs to draws; what is answered cuts a batch out of it."""
         read = _Read(gather, self._spec, self._burn_in, self._extent, self._lens)
         columns = {name: read[name]() for name in self.names}
+        # Its functions refer to it: so that what it read from is let go of now, and not when cycles are looked for.
+        read.clear()
         return lambda at: {name: column.cut(at) for name, column in columns.items()}
 
     def _bytes_of(self, steps: int) -> int:
@@ -114,7 +116,7 @@ class Sequences:
         roots = {column.name: observed for column in self._spec.observation_columns}
         roots |= {column.name: "action" for column in self._spec.action_columns}
         items = sum(
-            (steps + column.overlap) * _bytes(column, dtypes[column.name])
+            (steps + column.overlap) * given_bytes(column, dtypes[column.name])
             for column in self._spec.columns
             if roots.get(column.name, column.name) in self.names
         )
@@ -132,12 +134,6 @@ def _names(spec: StreamSpec, *, packed: bool) -> dict[str, bool]:
         *("policy_version", "episode", "step"),
     )
     return {**dict.fromkeys(names, True), "id": False}
-
-
-def _bytes(column: Column, dtype: np.dtype[Any]) -> int:
-    """What one item of a column takes, at most, with its mask and the text that it refers to."""
-    text = column.item_bytes if column.is_text else 0
-    return prod(column.shape) * (dtype.itemsize + column.nullable) + text
 
 
 class _Column(NamedTuple):

@@ -48,6 +48,9 @@ class Snapshot:
     opener: Opener
     name: str | None = None
 
+    def __post_init__(self) -> None:
+        self.opener.serve(self)
+
     def segment(self, number: int) -> Segment:
         """Open the segment of `entries[number]`, or give it where it is open.
 
@@ -143,6 +146,7 @@ def take(
     # A folder is made before the first commit in it.
     partitions = {number: at for number, at in found.items() if at is not None}
     if before and all(partitions[number] is known.get(number) for number in partitions):
+        before.opener.tidy()
         return before
     opener = before.opener if before else Opener(bucket, spec, cache=cache, verify=verify)
     return Snapshot(partitions, _laid(partitions), opener)

@@ -6,12 +6,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
+from penstock_consumers.progress import bar
+from penstock_consumers.replay.episodes import new_since
 from penstock_consumers.replay.lookback import Wanted
 from penstock_consumers.replay.moments import Moments
 from penstock_consumers.replay.seen import Lens
 from penstock_consumers.replay.versions import Acting
-from penstock_consumers.store import layout
-from penstock_consumers.store.commits import ranges_of
 from penstock_schemas.columns import ranges
 from penstock_schemas.connectors import Pipeline, make_pipeline
 from penstock_schemas.connectors.normalize import Normalize
@@ -19,8 +19,6 @@ from penstock_schemas.connectors.pipeline import PREFIX
 from penstock_schemas.spaces import leaves
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from numpy.typing import NDArray
 
     from penstock_consumers.replay.replay import Replay
@@ -54,7 +52,7 @@ class RunningStatistics:
 
     @property
     def count(self) -> int:
-        """How many observations were taken in; those that hold an infinity or a NaN are, but have no say."""
+        """How many observations were taken in; those with a NaN, or a number beyond 1e140, are, but have no say."""
         return self._count
 
     @property
@@ -70,23 +68,28 @@ class RunningStatistics:
             for name, value in (("mean", moments.mean.copy()), ("variance", moments.variance))
         }
 
-    def update(self) -> int:
+    def update(self, *, progress: bool = False) -> int:
         """Take in what the reader's snapshot holds and an earlier one did not; tell how many observations that was.
 
         Each observation counts once, also the one at a cut, which two parts of an episode hold: with the part before
-        it. Raises what reading raises; nothing was taken in then.
+        it. Raises what reading raises; nothing was taken in then. `progress` shows a bar on stderr.
         """
         now = self._now
         if now is self._before or not self._stages:
             return 0
         stages = [stage.copy() for stage in self._stages]
-        new = dict(_new_rows(self._before, now))
-        hidden = [stage.lens.hidden(now, new.keys()) if stage.lens else None for stage in stages]
+        new = new_since(self._before, now)
         taken = 0
-        for number, rows in new.items():
-            for stage, of in zip(stages, hidden, strict=True):
-                stage.add(now, number, rows if of is None else rows[~of[number][rows]])
-            taken += int(_observations(now.segment(number), rows)[1].sum())
+        with bar("statistics", shown=progress) as told:
+            told.expect(sum(now.entries[number].steps for number in new))
+            hidden = [stage.lens.hidden(now, new.keys()) if stage.lens else None for stage in stages]
+            for number, since in new.items():
+                segment = now.segment(number)
+                rows = np.flatnonzero(segment.fixed("closed_offset") >= since)
+                for stage, of in zip(stages, hidden, strict=True):
+                    stage.add(now, number, rows if of is None else rows[~of[number][rows]])
+                taken += int(_observations(segment, rows)[1].sum())
+                told.advance(segment.entry.steps)
         self._stages, self._before, self._count = stages, now, self._count + taken
         return taken
 
@@ -154,18 +157,6 @@ def _stages(spec: StreamSpec, bucket: Bucket) -> list[_Stage]:
             }
             stages.append(_Stage(f"{PREFIX}{at}.", lens, spec.observation_columns, normalized))
     return stages
-
-
-def _new_rows(before: Snapshot | None, now: Snapshot) -> Iterator[tuple[int, NDArray[np.int64]]]:
-    """Find the episodes of a snapshot that an earlier one did not hold: the segments, and their rows there.
-
-    What was stored before ended below its high-water mark, in whatever segment it lies now.
-    """
-    known = {entry.name for entry in before.entries} if before else set()
-    for number, entry in enumerate(now.entries):
-        since = before.high_water(layout.partition_of(entry.name)) if before else 0
-        if entry.name not in known and ranges_of(entry).closed_offset[1] >= since:
-            yield number, np.flatnonzero(now.segment(number).fixed("closed_offset") >= since)
 
 
 def _observations(segment: Segment, rows: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:

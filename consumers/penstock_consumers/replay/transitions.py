@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from functools import cached_property, partial
-from math import prod
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from penstock_consumers.replay.gather import Gather
+from penstock_consumers.replay.arguments import number, whole
+from penstock_consumers.replay.gather import Gather, given_bytes
 from penstock_consumers.replay.index import Index
 from penstock_consumers.replay.segment import given_dtypes
 from penstock_schemas.chunks import Ends
@@ -33,6 +33,10 @@ if TYPE_CHECKING:
 
 # Masks, discount, policy version, episode and step.
 _OWN_BYTES = 30
+# Longer than any episode is.
+_LONGEST = 1 << 40
+# So many rewards are summed at a time: what that takes beside a block is bounded, however many steps n are.
+_REWARDS_AT_A_TIME = 1 << 18
 
 
 class Transitions:
@@ -60,21 +64,21 @@ class Transitions:
         columns: Collection[str] | None,
         lens: Lens | None = None,
     ) -> None:
-        if n_step < 1:
-            raise SettingsError(f"n_step {n_step}: a transition has at least one step")
-        if not 0.0 <= gamma <= 1.0:
+        n_step = whole("n_step", n_step, 1, "a transition has at least one step")
+        if not 0.0 <= number("gamma", gamma) <= 1.0:
             raise SettingsError(f"gamma {gamma}: a discount is between 0 and 1")
         self._spec = spec
         self._where = where
-        self._n_step = n_step
+        self._n_step = min(n_step, _LONGEST)
         self._gamma = gamma
         self.names = chosen(columns, _names(spec))
         self._lens = lens if {"observation", "next_observation"} & {*self.names} else None
         self.item_bytes = _item_bytes(spec, self._lens)
 
-    def index(self, snapshot: Snapshot) -> Index:
+    def index(self, snapshot: Snapshot, before: Index | None = None) -> Index:
         """All steps."""
-        return Index(snapshot, self.condition(snapshot))
+        before = before if steady(self._where, self._lens) else None
+        return Index(snapshot, self.condition(snapshot), before=before)
 
     def condition(self, snapshot: Snapshot) -> Condition:
         """Which steps there are."""
@@ -89,7 +93,15 @@ class Transitions:
         """Read what belongs to draws; what is answered cuts a batch out of it."""
         read = _Read(gather, self._spec, self._n_step, self._gamma, self._lens)
         columns = {name: read[name]() for name in self.names}
+        # Its functions refer to it: so that what it read from is let go of now, and not when cycles are looked for.
+        read.clear()
         return lambda at: cut(columns, self._spec, at, self._lens)
+
+
+def steady(where: Where, lens: Lens | None) -> bool:
+    """Whether the same steps of a segment are given whatever else a snapshot holds."""
+    # Ages are taken from the newest; what a lens can show is a matter of what came before.
+    return where.versions_behind is None and where.age_seconds is None and lens is None
 
 
 def cut(columns: Mapping[str, Values], spec: StreamSpec, at: slice, lens: Lens | None = None) -> Batch:
@@ -112,7 +124,7 @@ def chosen(columns: Collection[str] | None, known: Mapping[str, bool]) -> tuple[
         raise SettingsError(f"columns {columns!r}: a batch has at least one; there are {', '.join(known)}")
     unknown = sorted(set(columns) - set(known))
     if unknown:
-        raise SettingsError(f"columns {unknown}: not of this stream; there are {', '.join(known)}")
+        raise SettingsError(f"columns {unknown}: not of this view; there are {', '.join(known)}")
     return tuple(name for name in known if name in columns)
 
 
@@ -130,13 +142,7 @@ def _names(spec: StreamSpec) -> dict[str, bool]:
 def _item_bytes(spec: StreamSpec, lens: Lens | None) -> int:
     dtypes = given_dtypes(spec)
     own = _OWN_BYTES + (2 * lens.item_bytes if lens else 0)
-    return own + sum((1 + column.overlap) * _bytes(column, dtypes[column.name]) for column in spec.columns)
-
-
-def _bytes(column: Column, dtype: np.dtype[Any]) -> int:
-    """What one item of a column takes in a block, at most, with its mask and the text that it refers to."""
-    text = column.item_bytes if column.is_text else 0
-    return prod(column.shape) * (dtype.itemsize + column.nullable) + text
+    return own + sum((1 + column.overlap) * given_bytes(column, dtypes[column.name]) for column in spec.columns)
 
 
 class _Ahead:
@@ -148,7 +154,7 @@ class _Ahead:
         self.steps: NDArray[np.int64] = np.minimum(n_step, behind - step)
         self._last = step + self.steps == behind
         self._ends = gather.lying(lambda part: part.segment.ends[part.row])
-        self._discounts = (gamma ** np.arange(n_step + 1)).astype(np.float32)
+        self._discounts = (gamma ** np.arange(self.steps.max() + 1)).astype(np.float32)
 
     def ended(self, end: Ends) -> NDArray[np.bool_]:
         """Whether the last step of each is the one with which its episode ended so."""
@@ -211,21 +217,30 @@ class _Read(dict[str, "Callable[[], Values]"]):
 
     def _summed(self) -> Values:
         """Sum the discounted rewards of each, in float64; floats are given in their own dtype."""
-        on = np.arange(self._n_step)
-        values = self._gather.lying(self._rewards_from)
-        taken = on < self._ahead.steps[:, np.newaxis]
-        total: NDArray[Any] = np.where(taken, values * self._gamma**on, 0.0).sum(axis=1)
+        steps = self._ahead.steps
+        total = np.empty(len(steps))
+        discounts = self._gamma ** np.arange(steps.max())
+        for part in self._gather.parts:
+            at_a_time = max(1, _REWARDS_AT_A_TIME // int(steps[part.at].max()))
+            for begin in range(part.at.start, part.at.stop, at_a_time):
+                some = slice(begin, min(begin + at_a_time, part.at.stop))
+                here = slice(some.start - part.at.start, some.stop - part.at.start)
+                total[some] = self._sums(part, part.step[here], steps[some], discounts)
         own = self._rewards.dtype
         return (self._gather.as_drawn(total.astype(own) if own.kind == "f" else total),)
 
-    def _rewards_from(self, part: Part) -> NDArray[Any]:
-        """Read n rewards from each step on, whatever episode they are of, shape (n of the part, n_step)."""
+    def _sums(
+        self, part: Part, step: NDArray[np.int64], steps: NDArray[np.int64], discounts: NDArray[np.float64]
+    ) -> NDArray[np.float64]:
+        """Sum as many rewards as `steps` says, from each step of a segment on, shape (n,)."""
         rewards = part.segment.items(self._rewards.name)
+        on = np.arange(steps.max())
         # Behind the segment's end the last one stands for those that are left out.
-        at = np.minimum(part.step[:, np.newaxis] + np.arange(self._n_step), len(rewards) - 1)
+        at = np.minimum(step[:, np.newaxis] + on, len(rewards) - 1)
         values = np.empty(at.shape, self._rewards.dtype)
         rewards.take(at.ravel(), values.reshape(-1))
-        return values
+        sums: NDArray[np.float64] = np.where(on < steps[:, np.newaxis], values * discounts[: len(on)], 0.0).sum(axis=1)
+        return sums
 
 
 def _before(part: Part) -> NDArray[np.int64]:

@@ -85,8 +85,9 @@ class Acting:
             digest = stored[digests.offset : digests.offset + len(digests)]
             named = np.concatenate([segment.policy_version[:, np.newaxis], digest.view(np.int64)], axis=1)
             each, of_chunk = np.unique(named, axis=0, return_inverse=True)
+            # In numpy 2.0, they have a second axis.
             place = [self._placed(int(one[0]), one[1:].tobytes()) for one in each]
-            self._places[segment] = np.array(place, np.int64)[of_chunk]
+            self._places[segment] = np.array(place, np.int64)[of_chunk.reshape(-1)]
         return self._places[segment]
 
     def weights(self, places: Iterable[int]) -> list[Weights]:

@@ -2,15 +2,19 @@
 
 Several processes may share its folder. A file is whole under its name or not there: it is written under another, locked
 while that lasts, and renamed. So a lock that can be had is of a writer that died, and who waits for one finds the file.
-Before a file is written room is made for it: those that were used longest ago go.
+Before a file is written room is made for it: those that were used longest ago go. Those who share the folder write down
+in its lock how much is taken, at least what is; so the files are counted only where that comes near the bound.
 """
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import os
+from collections import deque
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from functools import lru_cache
 from hashlib import blake2b
 from pathlib import Path
 from typing import IO, TYPE_CHECKING
@@ -29,8 +33,12 @@ if TYPE_CHECKING:
 
 _MAX_BYTES = 16 << 30
 _LOCK = "lock"
+# What is written down there: bytes, in so many digits.
+_DIGITS = 20
 # How the names end of files that are there, and of those that are being written.
 _WHOLE, _PART = ".arrow", ".part"
+# Of a file that another user fetched, or in a folder that is mounted to be read only.
+_NOT_OURS = {errno.EPERM, errno.EACCES, errno.EROFS}
 
 
 @dataclass(slots=True)
@@ -61,15 +69,24 @@ class Cache:
             share a folder should agree on it, for each keeps to its own.
 
     Raises:
-        SettingsError: `max_bytes` is below 1.
+        SettingsError: `max_bytes` is no whole number of 1 or more, or the user has no folder.
+
+    Attributes:
+        counts: what it has done in this process.
+        unlinked: grows whenever a file that this process mapped was found to be deleted.
     """
 
     def __init__(self, folder: str | Path | None = None, max_bytes: int = _MAX_BYTES) -> None:
+        if not isinstance(max_bytes, int):
+            raise SettingsError(f"cache: max_bytes {max_bytes!r}: a whole number of bytes")
         if max_bytes < 1:
             raise SettingsError(f"cache: max_bytes {max_bytes}: at least one byte, and as much as a segment has")
         self.folder = _users_folder() if folder is None else Path(folder)
         self.max_bytes = max_bytes
         self.counts = Counts()
+        self.unlinked = 0
+        # What was there when this process last counted, with its size and when it was used: that longest ago first.
+        self._oldest: deque[tuple[Path, int, int]] | None = None
         self._mapped: WeakValueDictionary[str, _Mapped] = WeakValueDictionary()
 
     def read(self, bucket: Bucket, entry: SegmentEntry, *, verify: bool = False) -> pa.Buffer:
@@ -97,22 +114,25 @@ class Cache:
     def touch(self, bucket: Bucket, entry: SegmentEntry) -> None:
         """Take note that a segment is used."""
         with suppress(OSError):
-            os.utime(self._path(bucket, entry))
+            os.utime(_path(self.folder, bucket, entry))
 
     def holds(self, bucket: Bucket, entry: SegmentEntry) -> bool:
         """Tell whether a segment is there."""
         return self._path(bucket, entry).exists()
 
+    def maps(self, bucket: Bucket, entry: SegmentEntry) -> bool:
+        """Tell whether this process maps a segment that, for all it knows, is there; costs no call of the system's."""
+        return _path(self.folder, bucket, entry) in self._mapped
+
     def _path(self, bucket: Bucket, entry: SegmentEntry) -> Path:
-        store = blake2b(bucket.url.encode(), digest_size=8).hexdigest()
-        return self.folder / store / entry.name.replace("/", "-")
+        return Path(_path(self.folder, bucket, entry))
 
     def _found(self, path: Path, entry: SegmentEntry, *, verify: bool) -> pa.Buffer | None:
         """Map a file; None where it is not there. One that is not what was written is deleted."""
         with self._usable():
             try:
                 data = self._map(path, path)
-                os.utime(path)
+                _used(path)
             except FileNotFoundError:
                 return None
             if data.size == entry.bytes and (not verify or segments.is_intact(entry, data)):
@@ -158,8 +178,8 @@ class Cache:
                 f"max_bytes {self.max_bytes:,}: give it more"
             )
         while True:
-            with self._alone():
-                writing = self._evict(entry.bytes, path)
+            with self._alone() as ledger:
+                writing = self._evict(ledger, entry.bytes, path)
                 if writing is None:
                     os.truncate(part.fileno(), entry.bytes)
                     return
@@ -167,21 +187,55 @@ class Cache:
             with suppress(FileNotFoundError), writing.open("rb") as other, _locked(other, fcntl.LOCK_SH):
                 pass
 
-    def _evict(self, wanted: int, own: Path) -> Path | None:
-        """Delete what was used longest ago until there is room; a file that is being written where there cannot be."""
+    def _evict(self, ledger: IO[bytes], wanted: int, own: Path) -> Path | None:
+        """Delete what was used longest ago until there is room; a file that is being written where there cannot be.
+
+        What others took is in the ledger. What it says may be too much, as where files were deleted by hand, but for
+        what a machine that lost its power forgot: so each process counts once.
+        """
+        parts: dict[Path, int] = {}
+        taken = None if self._oldest is None else _told(ledger)
+        while True:
+            if taken is not None:
+                taken = self._delete(taken, wanted)
+                if taken + wanted <= self.max_bytes:
+                    _tell(ledger, taken + wanted)
+                    return None
+                # One that waits for room itself has none yet.
+                if any(parts.values()):
+                    _tell(ledger, taken)
+                    return max(parts, key=lambda path: parts[path])
+            taken, parts = self._count(own)
+
+    def _count(self, own: Path) -> tuple[int, dict[Path, int]]:
+        """Find what lies in the folder: how many bytes in all, and the sizes of the files that others are writing."""
         whole, parts = self._files()
         parts.pop(own, None)
         parts = {path: size for path, size in parts.items() if not _is_dead(path)}
-        room = self.max_bytes - wanted - sum(parts.values()) - sum(size for size, _ in whole.values())
-        for path, (size, _) in sorted(whole.items(), key=lambda item: item[1][1]):
-            if room >= 0:
-                return None
-            path.unlink(missing_ok=True)
-            room += size
-            self.counts.evicted += 1
-            self.counts.evicted_in_use += str(path) in self._mapped
-        # One that waits for room itself has none yet.
-        return None if room >= 0 else max(parts, key=lambda path: parts[path])
+        for mapped in map(Path, tuple(self._mapped)):
+            if mapped not in whole and _part(mapped) not in (own, *parts):
+                self._forget(mapped)
+        self._oldest = deque(sorted(((path, *of) for path, of in whole.items()), key=lambda item: item[2]))
+        return sum(parts.values()) + sum(size for size, _ in whole.values()), parts
+
+    def _delete(self, taken: int, wanted: int) -> int:
+        """Delete what was used longest ago until there is room, of what is known; give how much is taken then."""
+        while self._oldest and taken + wanted > self.max_bytes:
+            path, size, used = self._oldest.popleft()
+            # One that was used since is none of them; of one that another process deleted, that wrote it down.
+            with suppress(FileNotFoundError):
+                if path.stat().st_mtime_ns == used:
+                    path.unlink()
+                    taken -= size
+                    self.counts.evicted += 1
+                    self.counts.evicted_in_use += self._forget(path)
+        return taken
+
+    def _forget(self, path: Path) -> bool:
+        """Take note that a file is deleted; tell whether this process maps it."""
+        mapped = self._mapped.pop(str(path), None) is not None
+        self.unlinked += mapped
+        return mapped
 
     def _files(self) -> tuple[dict[Path, tuple[int, int]], dict[Path, int]]:
         """The size of each file and when it was last used, and the size of each that is being written."""
@@ -197,10 +251,11 @@ class Cache:
         return whole, parts
 
     @contextmanager
-    def _alone(self) -> Iterator[None]:
-        """While this lasts, nobody else evicts, takes room, or gives a file its name."""
-        with (self.folder / _LOCK).open("wb") as lock, _locked(lock, fcntl.LOCK_EX):
-            yield
+    def _alone(self) -> Iterator[IO[bytes]]:
+        """While this lasts, nobody else evicts, takes room, or gives a file its name; gives the ledger."""
+        descriptor = os.open(self.folder / _LOCK, os.O_RDWR | os.O_CREAT, 0o666)
+        with os.fdopen(descriptor, "r+b", buffering=0) as lock, _locked(lock, fcntl.LOCK_EX):
+            yield lock
 
     @contextmanager
     def _writing(self, path: Path) -> Iterator[IO[bytes] | None]:
@@ -218,7 +273,14 @@ class Cache:
                 yield file
             finally:
                 if _is_at(file, path):
-                    path.unlink()
+                    self._give_up(file, path)
+
+    def _give_up(self, part: IO[bytes], path: Path) -> None:
+        """Delete a file that was not written to its end, and give back the room that was taken for it."""
+        with self._usable(), self._alone() as ledger:
+            if (taken := _told(ledger)) is not None:
+                _tell(ledger, max(taken - os.fstat(part.fileno()).st_size, 0))
+            path.unlink()
 
     @contextmanager
     def _usable(self) -> Iterator[None]:
@@ -251,6 +313,34 @@ def _locked(file: IO[bytes], how: int) -> Iterator[None]:
         fcntl.flock(file, fcntl.LOCK_UN)
 
 
+def _told(ledger: IO[bytes]) -> int | None:
+    """What is taken at most, in bytes; None where nothing is written down yet."""
+    digits = os.pread(ledger.fileno(), _DIGITS, 0)
+    return int(digits) if len(digits) == _DIGITS and digits.isdigit() else None
+
+
+def _tell(ledger: IO[bytes], taken: int) -> None:
+    os.pwrite(ledger.fileno(), b"%0*d" % (_DIGITS, taken), 0)
+
+
+def _path(folder: Path, bucket: Bucket, entry: SegmentEntry) -> str:
+    return f"{_store_folder(folder, bucket.url)}/{entry.name.replace('/', '-')}"
+
+
+@lru_cache(maxsize=64)
+def _store_folder(folder: Path, url: str) -> str:
+    return str(folder / blake2b(url.encode(), digest_size=8).hexdigest())
+
+
+def _used(path: Path) -> None:
+    """Take note that a file is used, where this process may."""
+    try:
+        os.utime(path)
+    except OSError as error:
+        if error.errno not in _NOT_OURS:
+            raise
+
+
 def _part(path: Path) -> Path:
     return path.with_suffix(_PART)
 
@@ -276,4 +366,10 @@ def _is_at(file: IO[bytes], path: Path) -> bool:
 
 
 def _users_folder() -> Path:
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "penstock"
+    try:
+        return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "penstock"
+    except RuntimeError as error:
+        raise SettingsError(
+            "cache: neither $XDG_CACHE_HOME nor $HOME is set, and the user has no entry in passwd: give Replay.open a "
+            "folder, cache=Cache(folder, max_bytes), or set one of them"
+        ) from error

@@ -36,6 +36,7 @@ class Ranges:
 
     Attributes:
         ends: the values of `penstock_schemas.chunks.Ends` that occur, ascending.
+        policy_version: of the chunks that have a step; where none has, of all.
         producers: their names, in order; None where there are more than 64.
         metrics: by name; one that has no number is absent.
     """

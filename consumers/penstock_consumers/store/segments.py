@@ -17,6 +17,7 @@ import pyarrow as pa
 
 from penstock_consumers.store.commits import Ranges, SegmentEntry
 from penstock_schemas.chunks import fixed
+from penstock_schemas.columns import list_offsets
 from penstock_schemas.errors import CorruptStoreError
 from penstock_schemas.ipc import Pieces
 from penstock_schemas.stream import METRIC
@@ -32,6 +33,8 @@ if TYPE_CHECKING:
 
 # A commit names the producers of a segment where there are no more than so many.
 MOST_PRODUCERS = 64
+# What to do about one that is damaged.
+RESTORE = "restore it; `penstock-store verify --quick` names all that are damaged"
 
 
 def _list(name: str, item: pa.DataType) -> pa.Field:
@@ -141,11 +144,22 @@ def _ranges(batch: pa.RecordBatch) -> Ranges:
         closed_ms=_span(fixed(batch, "closed_ms")),
         length=_span(fixed(batch, "length")),
         return_=_span(fixed(batch, "return")),
-        policy_version=_span(batch.column("policy_version").flatten().to_numpy()),
+        policy_version=_span(_acting(batch)),
         ends=tuple(np.unique(fixed(batch, "ends")).tolist()),
         producers=tuple(producers) if len(producers) <= MOST_PRODUCERS else None,
         metrics={name: _span(values) for name, values in metrics.items() if not np.isnan(values).all()},
     )
+
+
+def _acting(batch: pa.RecordBatch) -> NDArray[np.int64]:
+    """The versions of the chunks that have a step; of all of them where none has.
+
+    The last chunk of an aborted episode may have none: its version chose nothing.
+    """
+    first = batch.column("chunk_first_step")
+    begun = first.flatten().to_numpy() < np.repeat(fixed(batch, "length"), np.diff(list_offsets(first)))
+    versions: NDArray[np.int64] = batch.column("policy_version").flatten().to_numpy()
+    return versions[begun] if begun.any() else versions
 
 
 def _span(values: NDArray[Any]) -> tuple[Any, Any]:
@@ -178,6 +192,7 @@ def parsed(entry: SegmentEntry, data: pa.Buffer, schema: pa.Schema) -> pa.Record
 
     Raises `CorruptStoreError` where they are not as its commit names them.
     """
+    _check_size(entry, data.size)
     try:
         with pa.ipc.open_file(data) as reader:
             batches = [reader.get_batch(number) for number in range(reader.num_record_batches)]
@@ -185,7 +200,7 @@ def parsed(entry: SegmentEntry, data: pa.Buffer, schema: pa.Schema) -> pa.Record
             batch = batches[0] if len(batches) == 1 else pa.concat_batches(batches)
     except (OSError, pa.ArrowException) as error:
         raise _unreadable(entry, error) from error
-    _check(entry, schema, batch.schema, batch.num_rows, data.size)
+    _check(entry, schema, batch.schema, batch.num_rows)
     return batch
 
 
@@ -204,29 +219,34 @@ def batches(
     wanted = [at for at, name in enumerate(schema.names) if columns is None or name in columns]
     options = pa.ipc.IpcReadOptions(included_fields=None if columns is None else wanted)
     try:
-        with (
-            bucket.open(entry.name) as file,
-            pa.ipc.open_file(file, options=options) as reader,
-        ):
-            _check(entry, pa.schema([schema.field(at) for at in wanted]), reader.schema, entry.rows, file.size())
-            for number in range(reader.num_record_batches) if numbers is None else numbers:
-                yield reader.get_batch(number)
+        with bucket.open(entry.name) as file:
+            _check_size(entry, file.size())
+            with pa.ipc.open_file(file, options=options) as reader:
+                _check(entry, pa.schema([schema.field(at) for at in wanted]), reader.schema, entry.rows)
+                for number in range(reader.num_record_batches) if numbers is None else numbers:
+                    yield reader.get_batch(number)
     except (OSError, pa.ArrowException) as error:
         raise _unreadable(entry, error) from error
 
 
-def _check(entry: SegmentEntry, schema: pa.Schema, found: pa.Schema, rows: int, size: int) -> None:
-    if (rows, size) != (entry.rows, entry.bytes):
-        named = f"{entry.rows} in {entry.bytes}"
+def _check_size(entry: SegmentEntry, size: int) -> None:
+    if size != entry.bytes:
         raise CorruptStoreError(
-            f"segment {entry.name}: {rows} rows in {size} bytes, its commit names {named}: it was altered"
+            f"segment {entry.name}: {size} bytes, its commit names {entry.bytes}: it was cut or altered: {RESTORE}"
+        )
+
+
+def _check(entry: SegmentEntry, schema: pa.Schema, found: pa.Schema, rows: int) -> None:
+    if rows != entry.rows:
+        raise CorruptStoreError(
+            f"segment {entry.name}: {rows} rows, its commit names {entry.rows}: it was altered: {RESTORE}"
         )
     if not found.equals(schema):
-        raise CorruptStoreError(f"segment {entry.name}: its schema is not the store's")
+        raise CorruptStoreError(f"segment {entry.name}: its schema is not the store's: it was altered: {RESTORE}")
 
 
 def _unreadable(entry: SegmentEntry, error: Exception) -> CorruptStoreError:
-    return CorruptStoreError(f"segment {entry.name}: does not read: {error}")
+    return CorruptStoreError(f"segment {entry.name}: does not read: {error}: {RESTORE}")
 
 
 def intact(bucket: Bucket, entry: SegmentEntry) -> bool:

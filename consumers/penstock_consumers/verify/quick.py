@@ -268,6 +268,11 @@ def _described(batch: pa.RecordBatch) -> tuple[int, Ranges, int]:
         return (numbers.min().item(), numbers.max().item()) if len(numbers) else (nan, nan)
 
     producers = set(batch.column("producer").to_pylist())
+    # The last chunk of an aborted episode may have no step.
+    first = batch.column("chunk_first_step")
+    length = np.repeat(fixed(batch, "length"), first.value_lengths().to_numpy())
+    versions = batch.column("policy_version").flatten().to_numpy()
+    acted = versions[first.flatten().to_numpy() != length]
     measured = {
         name.removeprefix(METRIC): [value for value in batch.column(name).to_pylist() if value is not None]
         for name in batch.schema.names
@@ -278,7 +283,7 @@ def _described(batch: pa.RecordBatch) -> tuple[int, Ranges, int]:
         closed_ms=span(fixed(batch, "closed_ms")),
         length=span(fixed(batch, "length")),
         return_=span(fixed(batch, "return")),
-        policy_version=span(batch.column("policy_version").flatten().to_numpy()),
+        policy_version=span(acted if len(acted) else versions),
         ends=tuple(sorted(set(fixed(batch, "ends").tolist()))),
         producers=None if len(producers) > MOST_PRODUCERS else tuple(sorted(producers)),
         metrics={name: span(np.array(values)) for name, values in measured.items() if not np.isnan(values).all()},

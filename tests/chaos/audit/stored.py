@@ -152,7 +152,7 @@ def check_entry(entry: Mapping[str, Any], episodes: list[Episode], tell: Callabl
         tell("altered", f"segment {name} has the key sum {keys}, its commit names {entry['keys']}")
     for column in _RANGES if entry["ranges"] and episodes else ():
         values = [episode.facts[column] for episode in episodes]
-        found = _span([value for one in values for value in (one if isinstance(one, list) else [one])])
+        found = _span(_acting(episodes) if column == "policy_version" else values)
         # In JSON the name has an underscore, since `return` can be no attribute.
         named = entry["ranges"]["return_" if column == "return" else column]
         # Where no return is a number, both are NaN, which equals nothing.
@@ -168,6 +168,16 @@ def check_entry(entry: Mapping[str, Any], episodes: list[Episode], tell: Callabl
         for what, told in facts.items():
             if entry["ranges"][what] != told:
                 tell("altered", f"segment {name}: {what} are {told}, its commit names {entry['ranges'][what]}")
+
+
+def _acting(episodes: list[Episode]) -> list[int]:
+    """The versions of the chunks that have a step, of which an episode has one at least."""
+    return [
+        version
+        for facts in (episode.facts for episode in episodes)
+        for first_step, version in zip(facts["chunk_first_step"], facts["policy_version"], strict=True)
+        if first_step < facts["length"]
+    ]
 
 
 def _measured(episodes: list[Episode]) -> dict[str, list[float]]:

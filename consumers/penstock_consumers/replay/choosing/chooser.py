@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import math
+from contextlib import nullcontext
+from numbers import Real
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias
 
 from penstock_schemas.errors import SettingsError
 
 if TYPE_CHECKING:
+    from contextlib import AbstractContextManager
+
     import numpy as np
     from numpy.typing import NDArray
 
@@ -36,6 +40,14 @@ class Sampler(Protocol):
 
     tells: tuple[str, ...] = ()
     ahead: int | None = None
+
+    def check(self) -> None:
+        """Raise `SettingsError` where this may not be drawn from any more; asked before each batch."""
+        return
+
+    def still(self) -> AbstractContextManager[Any]:
+        """Keep the distribution as it is: what is drawn meanwhile has the probability that is told meanwhile."""
+        return nullcontext()
 
     def draw(self, rng: np.random.Generator, size: Size) -> Drawn:
         """Draw items, each by itself."""
@@ -67,13 +79,25 @@ def count_of(size: Size) -> int:
     return size if isinstance(size, int) else size[0] * size[1]
 
 
-def positive(name: str, value: float) -> None:
+def chooser(given: Any) -> Chooser:
+    """Take a chooser; raises `SettingsError` where it is none."""
+    if isinstance(given, type) or not callable(getattr(given, "over", None)):
+        raise SettingsError(f"choose {given!r}: a chooser, as in Uniform() or Prioritized(alpha=0.6)")
+    found: Chooser = given
+    return found
+
+
+def positive(name: str, value: Any) -> None:
     """Raise `SettingsError` unless a number is above 0 and finite."""
-    if not (value > 0.0 and math.isfinite(value)):
+    if not 0.0 < _number(value) < math.inf:
         raise SettingsError(f"{name} {value}: a number above 0")
 
 
-def share(name: str, value: float) -> None:
+def share(name: str, value: Any) -> None:
     """Raise `SettingsError` unless a number is from 0 to 1."""
-    if not 0.0 <= value <= 1.0:
+    if not 0.0 <= _number(value) <= 1.0:
         raise SettingsError(f"{name} {value}: a number from 0 to 1")
+
+
+def _number(value: Any) -> float:
+    return float(value) if isinstance(value, Real) else math.nan

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from penstock_consumers.replay.choosing.chooser import Drawn, Sampler, count_of, positive
+from penstock_consumers.replay.choosing.chooser import Drawn, Sampler, chooser, count_of, positive
 from penstock_schemas.errors import SettingsError
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
     from numpy.typing import NDArray
 
@@ -38,12 +39,16 @@ class Mixture:
     def __post_init__(self) -> None:
         if not self.parts:
             raise SettingsError("Mixture([]): at least one (chooser, share)")
-        for chooser, share in self.parts:
-            positive(f"{chooser}: share", share)
+        # What is given may be of any type, whatever is declared.
+        part: Any
+        for part in self.parts:
+            if not (isinstance(part, tuple | list) and len(part) == 2):  # noqa: PLR2004  (a pair)
+                raise SettingsError(f"Mixture: {part!r}: a pair (chooser, share), as in (Uniform(), 0.5)")
+            positive(f"{chooser(part[0])}: share", part[1])
 
     def over(self, index: Index) -> Sampler:
         """Draw from an index."""
-        samplers = [chooser.over(index) for chooser, _ in self.parts]
+        samplers = [part.over(index) for part, _ in self.parts]
         told = [name for sampler in samplers for name in sampler.tells]
         twice = sorted({name for name in told if told.count(name) > 1})
         if twice:
@@ -59,15 +64,30 @@ class _Mixture(Sampler):
         self.tells = tuple(name for sampler in samplers for name in sampler.tells)
         self.ahead = min((sampler.ahead for sampler in samplers if sampler.ahead is not None), default=None)
 
+    def check(self) -> None:
+        for sampler in self._samplers:
+            sampler.check()
+
+    @contextmanager
+    def still(self) -> Iterator[None]:
+        with ExitStack() as stack:
+            for sampler in self._samplers:
+                stack.enter_context(sampler.still())
+            yield
+
     def draw(self, rng: np.random.Generator, size: Size) -> Drawn:
+        with self.still():
+            items = self._items(rng, size)
+            return Drawn(items, self.beside(items, self.probability(items)) if self.tells else {})
+
+    def _items(self, rng: np.random.Generator, size: Size) -> NDArray[np.int64]:
         count = count_of(size)
         part = rng.choice(len(self._samplers), size=count, p=self._shares)
         items = np.empty(count, np.int64)
         for number, sampler in enumerate(self._samplers):
             at = np.flatnonzero(part == number)
             items[at] = sampler.draw(rng, len(at)).items
-        items = items.reshape(size)
-        return Drawn(items, self.beside(items, self.probability(items)) if self.tells else {})
+        return items.reshape(size)
 
     def probability(self, items: NDArray[np.int64]) -> NDArray[np.float64]:
         total = np.zeros(items.shape)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import contextmanager
 from threading import RLock
 from typing import TYPE_CHECKING, Any
 
@@ -14,6 +15,7 @@ from penstock_consumers.replay.choosing.sums import Sums
 from penstock_schemas.errors import SettingsError
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from pathlib import Path
 
     from numpy.typing import ArrayLike, NDArray
@@ -28,6 +30,9 @@ _MOST = np.finfo(np.float32).max
 _MOST_BITS = int(_MOST.view(np.uint32))
 # Updates that wait take 12 bytes each.
 _MOST_WAITING = 1 << 18
+# What was never updated is weighed anew, which is a pass over all items, where the largest priority grew so much: so it
+# is seldom done however slowly that grows.
+_GROWN = 2.0
 
 
 class Prioritized:
@@ -42,8 +47,9 @@ class Prioritized:
             errors = learn(batch)  # of each item; its loss is multiplied by batch["weight"]
             prioritized.update(batch["index"], abs(errors) + 1e-6)
 
-    What was never updated has the largest priority that was ever given, at least 1. Batches are drawn many at a time,
-    and an update counts from the next block of them on; `ahead` bounds how many that are.
+    What was never updated has the largest priority that was ever given, at least 1: that is brought up to date at each
+    refresh, and whenever it has doubled. Batches are drawn many at a time, and an update counts from the next block of
+    them on; `ahead` bounds how many that are.
 
     An item is known by its episode and step, so it keeps its priority through `Replay.refresh`, compaction and
     retention, and through a restart by `save` and `load`. So an `index` stays valid too; where its item is gone, an
@@ -75,6 +81,8 @@ class Prioritized:
         self._waiting = 0
         # What draws from the newest snapshot that was asked for.
         self._now: _Prioritized | None = None
+        # Whether updates have to wait.
+        self._still = False
         self._lock = RLock()
 
     def __repr__(self) -> str:
@@ -99,7 +107,8 @@ class Prioritized:
             self._settle()
             before = self._now
             slots = slots_of(index, before.slots if before else None)
-            weights = np.full(len(slots), self._powered(np.array([self._largest], np.float32))[0])
+            weights = np.full(len(slots), self._weight_of(self._largest))
+            fresh = np.ones(len(slots), np.bool_)
             if before:
                 if slots.layout != before.slots.layout:
                     raise SettingsError(
@@ -108,8 +117,10 @@ class Prioritized:
                     )
                 for ours, theirs in slots.shared(before.slots):
                     weights[ours] = before.sums.weights[theirs]
+                    fresh[ours] = before.fresh[theirs]
+                weights[fresh] = self._weight_of(self._largest)
                 before.superseded = True
-            self._now = _Prioritized(self, slots, Sums(weights))
+            self._now = _Prioritized(self, slots, Sums(weights), fresh, self._largest)
             return self._now
 
     def update(self, index: ArrayLike, priorities: ArrayLike) -> None:
@@ -163,8 +174,8 @@ class Prioritized:
             if not self._now:
                 raise SettingsError(f"{self}: it was given to no view yet, so it has no priorities to save")
             self._settle()
-            slots, weights = self._now.slots, self._now.sums.weights
-            save(path, State(self.alpha, self.beta, self.ahead, self._largest, slots, weights))
+            of = self._now
+            save(path, State(self.alpha, self.beta, self.ahead, self._largest, of.slots, of.sums.weights, of.fresh))
 
     @classmethod
     def load(cls, path: str | Path) -> Prioritized:
@@ -175,12 +186,12 @@ class Prioritized:
         state = load(path)
         found = cls(state.alpha, state.beta, ahead=state.ahead)
         found._largest = state.largest
-        found._now = _Prioritized(found, state.slots, Sums(state.weights))
+        found._now = _Prioritized(found, state.slots, Sums(state.weights), state.fresh, state.largest)
         return found
 
     def _settle(self) -> None:
         """Let the updates count that wait: many at a time, which is quicker than each by itself."""
-        if not self._updates or not self._now:
+        if not self._updates or not self._now or self._still:
             return
         slots, given = map(np.concatenate, zip(*self._updates, strict=True))
         self._updates, self._waiting = [], 0
@@ -189,12 +200,23 @@ class Prioritized:
         if not there.all():
             self._ignored += len(items) - int(np.count_nonzero(there))
             items, given = items[there], given[there]
-        self._now.sums.write(items, self._powered(given))
+        now = self._now
+        now.sums.write(items, self._powered(given))
+        now.fresh[items] = False
+        if self._largest >= _GROWN * now.largest:
+            now.largest = self._largest
+            now.sums.fill(now.fresh, self._weight_of(now.largest))
+
+    def _weight_of(self, priority: float) -> np.float32:
+        weight: np.float32 = self._powered(np.array([priority], np.float32))[0]
+        return weight
 
     def _powered(self, priorities: NDArray[np.float32]) -> NDArray[np.float32]:
         """What priorities weigh, shape (n,)."""
         powered: NDArray[np.float32] = priorities ** np.float32(self.alpha)
-        return np.maximum(powered, _LEAST, out=powered, where=priorities > 0.0)
+        np.maximum(powered, _LEAST, out=powered)
+        powered[priorities == 0.0] = 0.0
+        return powered
 
 
 def _kept(priorities: NDArray[Any]) -> NDArray[np.float32]:
@@ -214,24 +236,41 @@ class _Prioritized(Sampler):
     """Draws from an index until there is a newer one.
 
     Attributes:
+        fresh: which items were never updated, shape (n,).
+        largest: the priority that those have.
         superseded: whether there is.
     """
 
     tells = ("index", "weight")
 
-    def __init__(self, owner: Prioritized, slots: Slots, sums: Sums) -> None:
+    def __init__(self, owner: Prioritized, slots: Slots, sums: Sums, fresh: NDArray[np.bool_], largest: float) -> None:
         self.slots = slots
         self.sums = sums
+        self.fresh = fresh
+        self.largest = largest
         self.ahead = int(owner.ahead * len(slots))
         self.superseded = False
         self._owner = owner
         self._lock, self._settle = owner._lock, owner._settle  # noqa: SLF001  (a part of it)
 
+    def check(self) -> None:
+        if self.superseded:
+            raise SettingsError(f"{self._owner}: another iterator has it since: give each one of its own")
+
+    @contextmanager
+    def still(self) -> Iterator[None]:
+        with self._lock:
+            self._settle()
+            before, self._owner._still = self._owner._still, True  # noqa: SLF001  (a part of it)
+            try:
+                yield
+            finally:
+                self._owner._still = before  # noqa: SLF001  (a part of it)
+
     def draw(self, rng: np.random.Generator, size: Size) -> Drawn:
         with self._lock:
             self._settle()
-            if self.superseded:
-                raise SettingsError(f"{self._owner}: another iterator has it since: give each one of its own")
+            self.check()
             if not self.sums.total:
                 raise SettingsError(
                     f"{self._owner}: all priorities are 0, so there is nothing to draw: add 1e-6 to each"

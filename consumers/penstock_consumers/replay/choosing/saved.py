@@ -1,6 +1,7 @@
 """Priorities in a file: safetensors, written whole or not at all.
 
-Its arrays are those of `Slots`, and what each item weighs; its metadata, texts all, the settings.
+Its arrays are those of `Slots`, what each item weighs, and which were never updated; its metadata, texts all, the
+settings.
 """
 
 from __future__ import annotations
@@ -21,7 +22,14 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 _FORMAT = "penstock.priorities.1"
-_DTYPES = {"keys": np.uint64, "bases": np.int64, "first": np.int64, "slot": np.int64, "weights": np.float32}
+_DTYPES = {
+    "keys": np.uint64,
+    "bases": np.int64,
+    "first": np.int64,
+    "slot": np.int64,
+    "weights": np.float32,
+    "fresh": np.bool_,
+}
 
 
 @dataclass(frozen=True)
@@ -34,16 +42,23 @@ class State:
     largest: float
     slots: Slots
     weights: NDArray[np.float32]
+    fresh: NDArray[np.bool_]
 
 
 def save(path: str | Path, state: State) -> None:
     """Write a state by a rename of a synced temporary file; raises `StoreError` where that cannot be done."""
     slots = state.slots
-    arrays = {"keys": slots.keys, "bases": slots.bases, "first": slots.first, "slot": slots.slot}
+    arrays: dict[str, NDArray[Any]] = {
+        "keys": slots.keys,
+        "bases": slots.bases,
+        "first": slots.first,
+        "slot": slots.slot,
+    }
     settings = {"format": _FORMAT, "alpha": state.alpha, "beta": state.beta, "ahead": state.ahead}
     told = {**settings, "largest": state.largest, **slots.layout._asdict(), "behind": slots.behind}
     at = Path(path).absolute()
-    data = serialized({**arrays, "weights": state.weights}, {name: str(value) for name, value in told.items()})
+    arrays |= {"weights": state.weights, "fresh": state.fresh}
+    data = serialized(arrays, {name: str(value) for name, value in told.items()})
     Folder(at.parent).put(at.name, data)
 
 
@@ -62,15 +77,15 @@ def _state(told: dict[str, str], arrays: dict[str, NDArray[Any]]) -> State:
     """Make a state of what was read; raises `KeyError` or `ValueError` where it is not one."""
     if told.get("format") != _FORMAT:
         raise ValueError(f"format {told.get('format')!r}, not {_FORMAT!r}")
-    keys, bases, first, slot, weights = arrays.values()
+    keys, bases, first, slot, weights, fresh = arrays.values()
     if (
         {name: array.dtype for name, array in arrays.items()} != _DTYPES
-        or not (len(keys) == len(bases) and len(first) == len(slot) + 1 and first[-1] == len(weights))
+        or not (len(keys) == len(bases) and len(first) == len(slot) + 1 and first[-1] == len(weights) == len(fresh))
         or not ((keys[1:] >= keys[:-1]).all() and (first[1:] > first[:-1]).all())
         or not (np.isfinite(weights).all() and (weights >= 0.0).all())
     ):
         raise ValueError("its arrays contradict each other")
     slots = Slots(Layout(int(told["stride"]), int(told["overlap"])), keys, bases, int(told["behind"]), first, slot)
     return State(
-        float(told["alpha"]), float(told["beta"]), float(told["ahead"]), float(told["largest"]), slots, weights
+        float(told["alpha"]), float(told["beta"]), float(told["ahead"]), float(told["largest"]), slots, weights, fresh
     )

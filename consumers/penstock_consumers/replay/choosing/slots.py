@@ -8,12 +8,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 import numpy as np
 
 from penstock_consumers.replay.choosing.groups import Groups
 from penstock_consumers.store.segments import episode_keys
+from penstock_schemas.columns import ranges
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -21,6 +22,13 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from penstock_consumers.replay.index import Index
+
+    # Items, by a slice or by their numbers.
+    Places: TypeAlias = "slice | NDArray[np.int64]"
+
+
+# Runs of so many items are copied each by itself.
+_FAR = 1024
 
 
 class Layout(NamedTuple):
@@ -81,8 +89,8 @@ class Slots:
         items: NDArray[np.int64] = runs.first[run] + ahead
         return items if there.all() else np.where(there, items, -1)
 
-    def shared(self, other: Slots) -> Iterator[tuple[slice, slice]]:
-        """The items that both have, as stretches: those of this one, and the same ones of the other."""
+    def shared(self, other: Slots) -> Iterator[tuple[Places, Places]]:
+        """The items that both have, a stretch or many at a time: those of this one, and the same ones of the other."""
         stride = self.layout.stride
         ours, theirs = self._by_slot, other._by_slot
         begin = np.searchsorted(theirs.slot + theirs.items * stride, ours.slot, side="right")
@@ -94,10 +102,12 @@ class Slots:
         alike = (ours.slot[one] - theirs.slot[two]) % stride == 0
         mine = ours.first[one] + (least - ours.slot[one]) // stride
         its = theirs.first[two] + (least - theirs.slot[two]) // stride
-        # As few as there are runs, which reach over many episodes wherever those lie as they did.
-        found = (at[alike].tolist() for at in (mine, its, (most - least) // stride))
-        for our_first, their_first, count in zip(*found, strict=True):
+        mine, its, counts = (at[alike] for at in (mine, its, (most - least) // stride))
+        # Steps of episodes that lie as they did are long runs, few of which there can be; windows are short ones.
+        far = counts >= _FAR
+        for our_first, their_first, count in zip(*(at[far].tolist() for at in (mine, its, counts)), strict=True):
             yield slice(our_first, our_first + count), slice(their_first, their_first + count)
+        yield ranges(mine[~far], counts[~far]), ranges(its[~far], counts[~far])
 
     @cached_property
     def _by_slot(self) -> _Runs:

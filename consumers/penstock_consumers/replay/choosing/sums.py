@@ -57,6 +57,12 @@ class Sums:
             self._sums[some] = _summed(self._groups.take(some, axis=0))
         self._stale = True
 
+    def fill(self, some: NDArray[np.bool_], weight: np.float32) -> None:
+        """Give all of some items a weight, shape (n,): a pass over all."""
+        self.weights[some] = weight
+        self._sums = _summed(self._groups)
+        self._stale = True
+
     def draw(self, rng: np.random.Generator, count: int) -> NDArray[np.int64]:
         """Draw items in proportion to their weights, each by itself; ascending. The total must not be 0."""
         cumulated = self._summed_up()

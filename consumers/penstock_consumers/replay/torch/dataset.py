@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import inspect
 import logging
 import os
 import time
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
@@ -24,7 +26,6 @@ from penstock_schemas.errors import SettingsError, StoreUnavailableError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from pathlib import Path
 
 # A forked process has a copy of this, a spawned one its own.
 _PROCESS = os.getpid()
@@ -38,7 +39,10 @@ _READ_ONCE = ("scan", "episodes")
 class ReplayDataset(IterableDataset[Any]):
     """A view of a store, as tensors, in any number of `DataLoader` workers and on any number of ranks.
 
-    Batches come ready, so the `DataLoader` has `batch_size=None`. Each is what the view of `Replay` gives, with tensors
+    Always `DataLoader(dataset, batch_size=None)`: batches come ready, and without it torch makes batches of one batch,
+    each tensor (1, B, …).
+
+    Each batch is what the view of `Replay` gives, with tensors
     in place of arrays, as `tensors` makes them; where a space is a Tuple, a `DataLoader` makes a list of it. What is
     kept and travels to workers are the arguments; the store is opened where it is read, whenever this is iterated over.
 
@@ -55,9 +59,10 @@ class ReplayDataset(IterableDataset[Any]):
         verify: hold each segment against its checksum when it is opened.
         refresh_seconds: go on to the newest snapshot between two batches, where the last time is so long ago; in each
             worker by itself. Never by default.
-        seed: of `transitions` and `sequences`: the same draws whenever this is iterated over. None takes it from
-            torch's own generator, as a `DataLoader` seeds its workers: other draws each time, the same ones again
-            after `torch.manual_seed`.
+        seed: of `transitions` and `sequences`: the same draws whenever this is iterated over, also after a restart.
+            None, the default here, takes it from torch's own generator, as a `DataLoader` seeds its workers: other
+            draws each time, the same ones again after `torch.manual_seed`. The methods of `Replay` have 0 as their
+            default: the same draws each time.
         rank: of this process among `world_size`; those of `torch.distributed` by default, where it is initialized.
         world_size: how many processes read.
         **arguments: those of the view, such as `batch_size`, `where` or `connectors`.
@@ -84,6 +89,10 @@ class ReplayDataset(IterableDataset[Any]):
         super().__init__()
         if view not in {*_DRAWN, *_READ_ONCE}:
             raise SettingsError(f"view {view!r}: there are {', '.join((*_DRAWN, *_READ_ONCE))}")
+        # What is given may be of any type, whatever is declared.
+        if not isinstance(store, str | Path):
+            raise SettingsError(f"store {store!r}: a folder or a URL, for each worker opens the store by itself")
+        _check_arguments(view, arguments)
         self._store = str(store)
         self._view = view
         self._named = snapshot
@@ -158,6 +167,14 @@ class ReplayDataset(IterableDataset[Any]):
                 "(`Replay.name`), and give its name as snapshot="
             )
         return Replay.open(self._store).snapshot
+
+
+def _check_arguments(view: str, arguments: dict[str, Any]) -> None:
+    """Raise `SettingsError` unless a view takes these."""
+    known = [name for name in inspect.signature(getattr(Replay, view)).parameters if name not in {"self", "seed"}]
+    unknown = sorted(set(arguments) - set(known))
+    if unknown:
+        raise SettingsError(f"arguments {unknown}: {view} takes {', '.join(known)}")
 
 
 def _place(rank: int | None, world_size: int | None) -> tuple[int, int]:
