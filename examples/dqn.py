@@ -122,7 +122,7 @@ def train(words: argparse.Namespace, replay: Replay, publisher: PolicyPublisher,
     while not stopped.is_set() and time.monotonic() - started < words.seconds:
         try:
             # No step is learned from more than so many times: a learner that is faster than its producers waits.
-            if updates * words.batch_size > words.replays * replay.steps:
+            if updates * words.batch_size > words.replays * replay.steps_ever:
                 stopped.wait(0.05)
                 replay.refresh()
                 continue

@@ -17,6 +17,8 @@ from penstock_consumers.replay import Replay, opening, snapshot
 from penstock_consumers.store import commits, layout, segments, snapshots
 from penstock_consumers.store.bucket import open_bucket
 from penstock_consumers.store.commits import Live
+from penstock_consumers.upkeep import retain
+from penstock_consumers.upkeep.retention import Retention
 from penstock_schemas.errors import CorruptStoreError, SettingsError, StoreError
 from tests.consumers.messages import WrappedBucket
 from tests.consumers.stores import Writer, episodes, stream
@@ -292,3 +294,14 @@ def test_what_lives_after_many_commits_is_what_lives_after_each(bucket: Watched)
 ENTRY = commits.SegmentEntry(
     "", 1, 1, 1, 0, commits.Ranges((0, 0), (0, 0), (1, 1), (0.0, 0.0), (0, 0), (1,), ("producer",), {})
 )
+
+
+def test_what_retention_removed_was_stored_once() -> None:
+    bucket = open_bucket("memory://")
+    writer = Writer(bucket, stream())
+    writer.commit(0, episodes(writer.spec, [3, 4]))
+    writer.commit(0, episodes(writer.spec, [5], first=2, closed_offset=9), high_water=10)
+    replay = Replay.open(bucket)
+    assert retain(bucket, Retention(steps=5)).steps == 7
+    assert replay.refresh()
+    assert (replay.steps, replay.steps_ever) == (5, 12)

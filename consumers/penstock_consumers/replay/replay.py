@@ -123,6 +123,12 @@ class Replay:
         return int(self._snapshot.first_step[-1])
 
     @property
+    def steps_ever(self) -> int:
+        """How many steps were stored until this snapshot, with those that retention has removed since."""
+        retired = sum(at.commit.retired.steps for at in self._snapshot.partitions.values())
+        return self.steps + retired
+
+    @property
     def episodes_stored(self) -> int:
         """How many episodes the snapshot holds, aborted ones and parts of cut ones included."""
         return int(self._snapshot.first_episode[-1])
