@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
 _LOOK_SECONDS = 0.2
 _STOP_SECONDS = 30.0
+_TELL_SECONDS = 5.0
 
 
 class Victim(Protocol):
@@ -116,7 +117,12 @@ class PodVictim:
     def await_end(self) -> None:
         """Wait for its end, for which it was asked; does nothing where it does not run."""
         if self._up:
-            self.statuses.append(self.pod.wait(_STOP_SECONDS))
+            deadline = time.monotonic() + _STOP_SECONDS - _TELL_SECONDS
+            while self.pod.running and time.monotonic() < deadline:
+                time.sleep(_LOOK_SECONDS)
+            # One that takes as long as this says where its threads are.
+            self.pod.signal(signal.SIGUSR1)
+            self.statuses.append(self.pod.wait(_TELL_SECONDS))
         self._wanted = self._up = False
 
 

@@ -150,14 +150,31 @@ class Live:
 
     def after(self, *commits: Commit) -> Live:
         """What lives once commits are applied, one after the other."""
-        segments, still_open = ({entry.name: entry for entry in entries} for entries in (self.segments, self.open))
+        segments, still_open = _Named(self.segments), _Named(self.open)
         for commit in commits:
-            segments |= {entry.name: entry for entry in commit.segments_added}
-            still_open |= {entry.name: entry for entry in commit.open_added}
-            for name in (*commit.segments_removed, *commit.open_removed):
-                segments.pop(name, None)
-                still_open.pop(name, None)
-        return Live(tuple(segments.values()), tuple(still_open.values()))
+            segments.apply(commit.segments_added, commit.segments_removed)
+            still_open.apply(commit.open_added, commit.open_removed)
+        return Live(segments.entries, still_open.entries)
+
+
+class _Named(dict[str, list[SegmentEntry]]):
+    """Segments by their names, of which a commit that is wrong may name one twice: whoever verifies it is to see."""
+
+    def __init__(self, entries: Sequence[SegmentEntry]) -> None:
+        super().__init__()
+        self.apply(entries, ())
+
+    def apply(self, added: Sequence[SegmentEntry], removed: Sequence[str]) -> None:
+        """Add segments, then remove some."""
+        for entry in added:
+            self.setdefault(entry.name, []).append(entry)
+        for name in removed:
+            self.pop(name, None)
+
+    @property
+    def entries(self) -> tuple[SegmentEntry, ...]:
+        """All of them, in the order in which their names came."""
+        return tuple(entry for of in self.values() for entry in of)
 
 
 @dataclass(frozen=True, slots=True)
