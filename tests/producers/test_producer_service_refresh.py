@@ -239,7 +239,9 @@ def test_a_pod_too_far_behind_goes_on_where_that_is_set_in_whole_fragments(
     pods: Pods, gated: GatedStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     gated.gate.clear()
-    pod = pods.start(*SMALL, "--max-policy-lag", "0", "--on-policy-lag", "continue", store=gated)
+    # Not by time, which may be up on a machine that has much else to do.
+    full = (*SMALL, "--fragment-seconds", "1000")
+    pod = pods.start(*full, "--max-policy-lag", "0", "--on-policy-lag", "continue", store=gated)
     pod.publish(1)
     pod.await_acting(1)
     pod.publish_by_store(2, monkeypatch)
