@@ -10,6 +10,9 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMPS := $(VENV)/stamps
 
+# Containers often set it; then each process that a run or a test starts would compile torch and all else anew.
+unexport PYTHONDONTWRITEBYTECODE
+
 # uv does not read pip's configuration: hand on the index that pip asks, where one is configured, and trust the
 # machine's certificates as pip does.
 UV_SETTINGS = index=$${UV_DEFAULT_INDEX:-$${PIP_INDEX_URL:-$$($(BIN)/python -m pip config get global.index-url 2>/dev/null)}}; \
