@@ -401,7 +401,10 @@ def test_of_a_digest_nothing_can_be_retried(log: MemoryLog, bucket: Bucket) -> N
     assert outcome.refused == "its payload was too large for the dead-letter topic: only a digest of it was kept"
 
 
-def test_a_retry_that_the_log_breaks_off_is_done_again_without_repeating(log: MemoryLog, bucket: Bucket) -> None:
+def test_a_retry_that_the_log_breaks_off_is_done_again_without_repeating(
+    log: MemoryLog, bucket: Bucket, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(reading, "_POLL_SECONDS", 0.01)
     produced(log)
     consume(log, bucket, SMALL)
     found = manifest.load(bucket)
@@ -411,7 +414,7 @@ def test_a_retry_that_the_log_breaks_off_is_done_again_without_repeating(log: Me
     outcomes = retry(source, known, {letter.place for letter in known})
     assert next(outcomes).offset == 5
     log.outage = True
-    with pytest.raises(LogUnavailableError):
+    with pytest.raises(LogUnavailableError, match=r"no answer for offset \d+ within 0\.3 s; try again"):
         next(outcomes)
     log.outage = False
     consume(log, bucket)
