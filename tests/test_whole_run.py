@@ -18,6 +18,8 @@ from tests.local.started import Started, started, wait_until
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+pytestmark = pytest.mark.whole
+
 RUN = "deploy.local.run"
 STORE_COMMAND = Path(sys.executable).with_name("penstock-store")
 

@@ -14,6 +14,8 @@ from tests.chaos.schedule import draw
 if TYPE_CHECKING:
     from pathlib import Path
 
+pytestmark = pytest.mark.whole
+
 _SCHEDULES = 30
 _FIRST_SEED = int(os.environ.get("PENSTOCK_CHAOS_SEED", random.randrange(1 << 32)))  # noqa: S311 - not for secrets
 

@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 
     from penstock_schemas.log import GroupReader, Reader, Record
 
+pytestmark = pytest.mark.whole
+
 DELIVERY_TIMEOUT = 2.0
 SECONDS = 30.0
 

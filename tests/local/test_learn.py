@@ -21,6 +21,8 @@ from tests.local.started import started
 if TYPE_CHECKING:
     from pathlib import Path
 
+pytestmark = pytest.mark.whole
+
 LEARN = "deploy.local.learn"
 
 

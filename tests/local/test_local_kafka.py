@@ -21,6 +21,8 @@ from penstock_schemas.errors import BrokerError
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+pytestmark = pytest.mark.whole
+
 ROOT = Path(__file__).parents[2]
 LOG_APPEND_TIME = 1
 INSTEAD = "KAFKA_BOOTSTRAP_SERVERS"

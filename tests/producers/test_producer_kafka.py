@@ -31,6 +31,8 @@ from tests.producers.publishing import (
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+pytestmark = pytest.mark.whole
+
 DELIVERY_TIMEOUT = 3.0
 
 
