@@ -10,6 +10,10 @@ from deploy.local.kafka import LocalKafka
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+# As a pod has. Of small products several threads are slower, and while they wait they spin: in every worker and in all
+# that a test starts. Torch reads it when it is imported.
+os.environ["OMP_NUM_THREADS"] = "1"
+
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Begin with what takes longest: at the end it would keep one worker busy while the others have nothing to do."""

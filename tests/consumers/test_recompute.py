@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pyarrow as pa
 import pytest
-import torch
 
 from penstock_consumers.recompute import Report, check, recompute
 from penstock_consumers.replay import Replay
@@ -22,7 +21,7 @@ from penstock_schemas.chunks import Ends, Exploration
 from tests.consumers.rolled import rolled
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Callable, Iterable
     from pathlib import Path
 
     from penstock_consumers.replay import Episode
@@ -119,15 +118,6 @@ def chunks_in(replay: Replay) -> int:
     return sum(
         int((np.diff(np.append(episode.chunk_first_step, episode.length)) > 0).sum()) for episode in replay.episodes()
     )
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _one_thread() -> Iterator[None]:
-    """As a pod has: of small products several threads are slower."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
 
 
 @pytest.fixture(scope="module")

@@ -505,17 +505,8 @@ def test_a_block_is_bounded_in_bytes(bucket: Bucket, packed: bool) -> None:
 # With a real policy.
 
 
-@pytest.fixture(scope="module")
-def _one_thread() -> Iterator[None]:
-    """As a pod has: of small products several threads are slower."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
-
-
 @pytest.fixture(scope="module", params=[False, True], ids=["raw", "connected"])
-def remembered(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, _one_thread: None) -> Path:
+def remembered(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """What a GRU did over several versions, chunks, cuts and whole episodes."""
     folder = tmp_path_factory.mktemp("remembered")
     connectors = CONNECTORS if request.param else ()

@@ -63,11 +63,6 @@ with Once(stream, store=store, log=MemoryLog()) as publisher:
 """
 
 
-@pytest.fixture(scope="module", autouse=True)
-def _one_thread() -> None:
-    torch.set_num_threads(1)
-
-
 @pytest.fixture(scope="module")
 def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Some 8,000 steps of CartPole: half of them at random, half by a policy that is hardly better."""

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 import gymnasium
 import numpy as np
 import pytest
-import torch
 from gymnasium.vector import SyncVectorEnv
 
 from penstock_producers.envs import Containment, EnvSource
@@ -29,15 +28,6 @@ if TYPE_CHECKING:
 
 QUICK = Containment(backoff=1e-9)
 WHOLE = Ends.TERMINATED | Ends.TRUNCATED
-
-
-@pytest.fixture(autouse=True)
-def _one_thread() -> Iterator[None]:
-    """Batches are small, and the machine has other things to do."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
 
 
 def policy_for(env: str, name: str = "actor-critic", **settings: Any) -> Policy:
