@@ -12,7 +12,7 @@ from tests.chaos.simulation.schedule import play
 
 # Half of this machine's schedules each: they are bound to a core, and know nothing of each other.
 PROCESSES = 2
-A_FEW, MANY = 100, 5_000
+A_FEW, MANY = 60, 5_000
 
 
 def played(seeds: range) -> list[tuple[int, str]]:
@@ -28,7 +28,7 @@ def failures(count: int) -> str:
 
 
 def shares(count: int) -> list[range]:
-    return [range(first, min(first + 50, count)) for first in range(0, count, 50)]
+    return [range(first, min(first + 30, count)) for first in range(0, count, 30)]
 
 
 def test_random_schedules() -> None:
