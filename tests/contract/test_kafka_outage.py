@@ -7,19 +7,20 @@ import signal
 import socket
 import threading
 import time
+from concurrent.futures import Future
 from contextlib import closing
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from deploy.local.kafka import LocalKafka
-from penstock_schemas.errors import LogUnavailableError, SettingsError
+from penstock_schemas.errors import FatalError, LogUnavailableError, SettingsError
 from penstock_schemas.log.kafka import KafkaLog
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-    from penstock_schemas.log import GroupReader, Reader, Record
+    from penstock_schemas.log import Appended, GroupReader, Reader, Record
 
 pytestmark = pytest.mark.whole
 
@@ -180,6 +181,43 @@ def test_closing_an_appender_fails_what_the_broker_does_not_take(broker: LocalKa
             future.result(0)
     finally:
         os.kill(broker.pid, signal.SIGCONT)
+
+
+@pytest.mark.usefixtures("broker")
+def test_an_appender_that_is_closed_while_it_connects_appends_nothing_and_leaves_no_threads(
+    log: KafkaLog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log.create("late")
+    before = set(threading.enumerate())
+    appender = log.appender()
+    connect, connected, closed = appender._open, threading.Event(), threading.Event()
+
+    def connect_late() -> Any:
+        producer = connect()
+        connected.set()
+        closed.wait(SECONDS)
+        return producer
+
+    monkeypatch.setattr(appender, "_open", connect_late)
+    # As after an outage: the next append connects anew.
+    appender._retire(appender._producer, "the broker was away")
+    appended: Future[Appended] = Future()
+
+    def append() -> None:
+        appended.set_exception(appender.append("late", 0, value=b"late").exception(SECONDS))
+
+    threading.Thread(target=append, daemon=True).start()
+    assert connected.wait(SECONDS)
+    appender.close()
+    closed.set()
+    with pytest.raises(FatalError, match="the appender is closed"):
+        appended.result(SECONDS)
+    with closing(log.reader()) as reader:
+        assert reader.bounds("late", 0) == (0, 0)
+    deadline, never = time.monotonic() + SECONDS, threading.Event()
+    while not set(threading.enumerate()) <= before:
+        assert time.monotonic() < deadline, f"left: {set(threading.enumerate()) - before}"
+        never.wait(0.01)
 
 
 def test_a_cluster_that_is_not_there_is_named_and_leaves_no_threads() -> None:

@@ -136,13 +136,23 @@ class KafkaAppender:
 
     def _current_producer(self, where: str) -> Any:
         with self._opening:
-            if self._closed:
-                raise FatalError(f"cannot append to {where}: the appender is closed")
+            self._refuse_if_closed(where)
             if self._producer is None:
                 # Topics may have been recreated in what made the last producer fail.
                 self._partitions.clear()
-                self._producer = self._open()
+                opened = self._open()
+                with self._changed:
+                    self._producer = opened
+                    late = self._closed
+                if late:
+                    # `close` does not wait for a connection, so it has not seen this one.
+                    self._retire(opened, "the appender was closed")
+                    self._refuse_if_closed(where)
             return self._producer
+
+    def _refuse_if_closed(self, where: str) -> None:
+        if self._closed:
+            raise FatalError(f"cannot append to {where}: the appender is closed")
 
     def _check(self, topic: str, partition: int) -> None:
         """Tell a missing topic from an absent broker, which to the producer look alike."""
@@ -158,7 +168,10 @@ class KafkaAppender:
             return not self._pending or self._buffered_bytes + size <= self._max_buffered_bytes
 
         with self._changed:
-            if not self._changed.wait_for(fits, self._connection.timeout):
+            in_time = self._changed.wait_for(lambda: self._closed or fits(), self._connection.timeout)
+            # Again: it may have been closed since, and who keeps the deadlines has ended with it.
+            self._refuse_if_closed(where)
+            if not in_time:
                 raise LogUnavailableError(
                     f"cannot append to {where}: Kafka at {self._connection.bootstrap_servers} has left "
                     f"{self._buffered_bytes} bytes unacknowledged for {self._connection.timeout} s: try again"
