@@ -77,9 +77,9 @@ class Publisher:
     """One incarnation of a producer, from its begin record to its end record.
 
     Used as a context. Entering appends the begin record, whose offset is the incarnation; leaving gives up what has
-    not been flushed. A thread of its own sends, so that the env loop steps on meanwhile. While the loop must wait for
-    the log, `while_waiting` is called twice a second; it may raise to give up. `encoding` names an Arrow codec ("zstd")
-    to compress each message with.
+    not been flushed, and does not wait for a log that hangs. A thread of its own sends, so that the env loop steps on
+    meanwhile. While the loop must wait for the log, `while_waiting` is called twice a second; it may raise to give up.
+    `encoding` names an Arrow codec ("zstd") to compress each message with.
     """
 
     def __init__(
@@ -131,7 +131,8 @@ class Publisher:
             self._changed.notify_all()
         # Before the thread, which may wait for an acknowledgement for as long as the log's delivery timeout.
         self._appender.close(_CLOSE_SECONDS)
-        self._thread.join()
+        # It may be amid an append, which may take longer than a stop is given; nothing is taken from it any more.
+        self._thread.join(_CLOSE_SECONDS)
 
     def publish(self, batches: Iterable[pa.RecordBatch]) -> None:
         """Send chunk rows, a message a batch; waits while too many bytes are in flight.

@@ -122,13 +122,18 @@ def publisher(
 class FaultyLog(MemoryLog):
     """A log that appends, but does not say so: with an error, or not at all until its appender is closed.
 
-    Appends are numbered over all appenders.
+    Appends are numbered over all appenders. Those that hang append nothing, and do not return before `released`.
     """
 
-    def __init__(self, *, lost: Collection[int] = (), unanswered: Collection[int] = ()) -> None:
+    def __init__(
+        self, *, lost: Collection[int] = (), unanswered: Collection[int] = (), hanging: Collection[int] = ()
+    ) -> None:
         super().__init__()
         self.lost = lost
         self.unanswered = unanswered
+        self.hanging = hanging
+        self.hangs = threading.Event()
+        self.released = threading.Event()
         self.numbers = count()
         self.closed = 0
 
@@ -144,6 +149,9 @@ class _FaultyAppender(MemoryAppender):
 
     def append(self, topic: str, partition: int, **record: Any) -> Future[Appended]:
         number = next(self._faulty.numbers)
+        if number in self._faulty.hanging:
+            self._faulty.hangs.set()
+            self._faulty.released.wait()
         appended = super().append(topic, partition, **record)
         if number in self._faulty.lost:
             appended = Future()

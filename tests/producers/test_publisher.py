@@ -231,7 +231,7 @@ def test_leaving_during_an_outage_gives_up(log: MemoryLog) -> None:
         log.outage = True
         publishing.publish(Source().batches())
         wait_until(lambda: bool(observer.reasons))
-    assert not publishing._thread.is_alive()
+    wait_until(lambda: not publishing._thread.is_alive())
     log.outage = False
     assert told(log) == [(Kind.BEGIN, 0, 0)]
     assert observer.messages == []
@@ -251,6 +251,30 @@ def test_leaving_does_not_wait_for_an_acknowledgement_that_does_not_come() -> No
     thread.join(SECONDS)
     assert not thread.is_alive()
     assert log.closed == 1
+
+
+def test_leaving_does_not_wait_for_an_append_that_hangs_and_nothing_is_appended_after() -> None:
+    log = FaultyLog(hanging={1})
+    log.create(TOPIC)
+    left = threading.Event()
+
+    def run() -> None:
+        with publisher(log, Observer()) as publishing:
+            publishing.publish(Source().batches())
+            assert log.hangs.wait(SECONDS)
+        left.set()
+        wait_until(lambda: not publishing._thread.is_alive())
+
+    thread = threading.Thread(target=run, daemon=True)
+    thread.start()
+    try:
+        assert left.wait(SECONDS)
+        assert log.closed == 1
+    finally:
+        log.released.set()
+    thread.join(SECONDS)
+    assert not thread.is_alive()
+    assert told(log) == [(Kind.BEGIN, 0, 0)]
 
 
 def test_who_waits_may_give_up() -> None:
