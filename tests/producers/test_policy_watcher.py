@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections import Counter
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
@@ -13,7 +13,12 @@ from penstock_producers.policy import PolicyWatcher
 from penstock_schemas.errors import LogUnavailableError, PolicyRejectedError
 from penstock_schemas.log.memory import MemoryLog, MemoryReader
 from penstock_schemas.policies import KEY, PolicyRecord, encode_policy
-from tests.producers.publishing import wait_until
+from tests.producers.publishing import SECONDS, wait_until
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from penstock_schemas.log import Record
 
 TOPIC = "policies.test"
 
@@ -265,6 +270,45 @@ def test_leaving_ends_the_watching(topic: Topic) -> None:
     before = set(threading.enumerate())
     with topic.watcher() as watcher:
         assert set(threading.enumerate()) - before
-    assert set(threading.enumerate()) <= before
+    wait_until(lambda: set(threading.enumerate()) <= before)
     topic.publish(1)
     assert watcher.take() is None
+
+
+class HangingReader(MemoryReader):
+    """A reader whose polls do not return before `released`, and then find that the log is gone."""
+
+    def __init__(self, log: MemoryLog) -> None:
+        super().__init__(log)
+        self.hangs = threading.Event()
+        self.released = threading.Event()
+        self.closed = threading.Event()
+
+    def poll(self, timeout: float, max_records: int = 500) -> Sequence[Record]:
+        self.hangs.set()
+        self.released.wait()
+        raise LogUnavailableError(f"closed amid a poll of {max_records} records and {timeout} s")
+
+    def close(self) -> None:
+        super().close()
+        self.closed.set()
+
+
+def test_leaving_does_not_wait_for_a_log_that_hangs(topic: Topic, caplog: pytest.LogCaptureFixture) -> None:
+    reader, left = HangingReader(topic.log), threading.Event()
+    topic.log.reader = lambda: reader  # type: ignore[method-assign]
+
+    def run() -> None:
+        with topic.watcher():
+            assert reader.hangs.wait(SECONDS)
+        left.set()
+
+    threading.Thread(target=run, daemon=True).start()
+    try:
+        assert left.wait(SECONDS)
+        # It is still being read.
+        assert not reader.closed.is_set()
+    finally:
+        reader.released.set()
+    assert reader.closed.wait(SECONDS)
+    assert caplog.messages == []

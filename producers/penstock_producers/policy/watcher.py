@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from typing import TYPE_CHECKING, Self
 
 from penstock_producers.policy.candidates import Candidates
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
 _LOG = logging.getLogger(__name__)
 _POLL_SECONDS = 0.2
+_LEAVE_SECONDS = 1.0
 
 
 class PolicyWatcher:
@@ -28,7 +29,7 @@ class PolicyWatcher:
 
     Used as a context: entering reads what the topic holds, then threads of its own follow it, and fetch what no message
     holds. Entering raises what the log raises; the threads outlive whatever goes wrong, since the last good policy acts
-    on meanwhile.
+    on meanwhile. Leaving does not wait for a log that hangs.
 
     Args:
         log: where the topic is.
@@ -82,17 +83,18 @@ class PolicyWatcher:
         self._candidates.wait(seconds)
 
     def __enter__(self) -> Self:
-        with ExitStack() as opened:
-            reader = self._log.reader()
-            opened.callback(reader.close)
+        reader = self._log.reader()
+        try:
             self._read_all(reader)
-            if self._fetcher is not None:
-                opened.enter_context(self._fetcher)
-            follower = threading.Thread(target=self._follow, args=(reader,), name="policy-watcher", daemon=True)
-            follower.start()
-            opened.callback(follower.join)
-            opened.callback(self._stop.set)
-            self._opened = opened.pop_all()
+        except BaseException:
+            reader.close()
+            raise
+        if self._fetcher is not None:
+            self._opened.enter_context(self._fetcher)
+        follower = threading.Thread(target=self._follow, args=(reader,), name="policy-watcher", daemon=True)
+        follower.start()
+        self._opened.callback(follower.join, _LEAVE_SECONDS)
+        self._opened.callback(self._stop.set)
         return self
 
     def __exit__(self, *exc: object) -> None:
@@ -107,23 +109,26 @@ class PolicyWatcher:
             start = records[-1].offset + 1 if records else reader.bounds(self._topic, 0)[0]
 
     def _follow(self, reader: Reader) -> None:
-        told, outside = "", False
-        while not self._stop.is_set():
-            try:
-                if outside:
-                    # Recreated, or cut by its retention: what it holds now is all that there is to know.
-                    reader.seek(self._topic, 0, reader.bounds(self._topic, 0)[0])
-                    outside = False
-                self._consider(reader.poll(_POLL_SECONDS))
-            except Exception as error:  # noqa: BLE001 - a thread that ended would end all news of policies, unheard
-                outside = outside or isinstance(error, TopicError)
-                if str(error) != told:
-                    told = str(error)
-                    unforeseen = not isinstance(error, PenstockError)
-                    _LOG.warning("no news of policies, trying again: %s", error, exc_info=unforeseen)
-                self._stop.wait(_POLL_SECONDS)
-            else:
-                told = ""
+        # The reader is this thread's to close: who leaves may not wait until it is not amid a poll.
+        with closing(reader):
+            told, outside = "", False
+            while not self._stop.is_set():
+                try:
+                    if outside:
+                        # Recreated, or cut by its retention: what it holds now is all that there is to know.
+                        reader.seek(self._topic, 0, reader.bounds(self._topic, 0)[0])
+                        outside = False
+                    self._consider(reader.poll(_POLL_SECONDS))
+                except Exception as error:  # noqa: BLE001 - a thread that ended would end all news of policies, unheard
+                    outside = outside or isinstance(error, TopicError)
+                    # After the stop the log may be closed, and news are not missed.
+                    if str(error) != told and not self._stop.is_set():
+                        told = str(error)
+                        unforeseen = not isinstance(error, PenstockError)
+                        _LOG.warning("no news of policies, trying again: %s", error, exc_info=unforeseen)
+                    self._stop.wait(_POLL_SECONDS)
+                else:
+                    told = ""
 
     def _consider(self, records: Sequence[Record]) -> None:
         for record in records:
