@@ -142,7 +142,7 @@ def _windows(snapshot: Snapshot, chains: Chains, wanted: Wanted) -> Windows:
     begins[1:] = (row[1:] != row[:-1]) | (first[1:] != first[:-1] + size[:-1])
     at = np.flatnonzero(begins)
     offsets = snapshot.segment(number).step_offsets
-    step, end = (offsets[of].astype(np.int64) for of in (row[at], row[at] + 1))
+    step, end = offsets[row[at]], offsets[row[at] + 1]
     # Each episode before has one more observation than it has steps.
     place = first[at] - step - row[at]
     total = np.add.reduceat(size, at)

@@ -138,7 +138,7 @@ class Lens:
         The arrays are read-only, and each episode's own.
         """
         offsets = snapshot.segment(number).step_offsets
-        begin, end = (offsets[at].astype(np.int64) for at in (rows, rows + 1))
+        begin, end = offsets[rows], offsets[rows + 1]
         first, size = begin + rows, end - begin + 1
         # Many episodes at a time, as much as fits.
         group = np.cumsum(size) * self.item_bytes // _EPISODES_BYTES

@@ -36,7 +36,7 @@ class Segment:
         lists = (*spec.columns, *spec.states)
         self._columns = {column.name: Items(batch.column(column.name), column) for column in lists}
         # Where each episode's steps and chunks begin, shape (E + 1,).
-        self.step_offsets = list_offsets(batch.column("reward"))
+        self.step_offsets: NDArray[np.int64] = list_offsets(batch.column("reward")).astype(np.int64)
         self.chunk_offsets = list_offsets(batch.column("chunk_first_step"))
         # One item a chunk, shape (C,).
         self.chunk_first_step = _items(batch, "chunk_first_step")
@@ -79,14 +79,13 @@ class Segment:
 
         A chunk without a step, the last of an aborted episode, begins where the next episode does.
         """
-        begins: NDArray[np.int64] = self.step_offsets[self.chunk_episode].astype(np.int64)
-        begins += self.chunk_first_step
+        begins: NDArray[np.int64] = self.step_offsets[self.chunk_episode] + self.chunk_first_step
         return begins
 
     @cached_property
     def row_of(self) -> Rank:
         """Finds the episode's row of steps of the segment."""
-        return Rank(self.step_offsets[:-1].astype(np.int64), self.entry.steps)
+        return Rank(self.step_offsets[:-1], self.entry.steps)
 
     @cached_property
     def chunk_of(self) -> Rank:

@@ -165,5 +165,5 @@ def _observations(segment: Segment, rows: NDArray[np.int64]) -> tuple[NDArray[np
     A part begins with the observation with which the one before it ended.
     """
     continues = segment.batch.column("continues").is_valid().to_numpy(zero_copy_only=False)[rows]
-    begin, end = (segment.step_offsets[at].astype(np.int64) for at in (rows, rows + 1))
+    begin, end = segment.step_offsets[rows], segment.step_offsets[rows + 1]
     return begin + rows + continues, end - begin + 1 - continues

@@ -122,8 +122,7 @@ class Condition:
         episodes, chunks = self._episodes(segment), self._chunks(segment)
         if chunks is None:
             row = np.flatnonzero(episodes)
-            begin, end = (segment.step_offsets[at].astype(np.int64) for at in (row, row + 1))
-            return _some(Runs(row, begin, end))
+            return _some(Runs(row, segment.step_offsets[row], segment.step_offsets[row + 1]))
         row = segment.chunk_episode
         end = np.append(segment.chunk_start[1:], segment.entry.steps)
         parts = _some(Runs(row, segment.chunk_start, end), chunks & episodes[row])

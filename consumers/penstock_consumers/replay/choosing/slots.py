@@ -130,7 +130,7 @@ def slots_of(index: Index, before: Slots | None = None) -> Slots:
     for at in groups.steps():
         rows = np.unique(at.row)
         keys.append(episode_keys(at.segment.batch)[rows])
-        begins = at.segment.step_offsets.astype(np.int64)
+        begins = at.segment.step_offsets
         lengths.append(np.diff(begins)[rows])
         offsets.append(at.step - begins[at.row])
     key, length = np.concatenate(keys), np.concatenate(lengths)

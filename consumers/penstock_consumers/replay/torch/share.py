@@ -78,6 +78,6 @@ class _Shared(Condition):
         return len(rows) > 0
 
     def _episodes(self, segment: Segment) -> NDArray[np.bool_]:
-        begins = self._first[segment.entry.name] + segment.step_offsets[:-1].astype(np.int64)
+        begins = self._first[segment.entry.name] + segment.step_offsets[:-1]
         mine: NDArray[np.bool_] = super()._episodes(segment) & (self._begin <= begins) & (begins < self._end)
         return mine
