@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from penstock_consumers.info import ENDS
-from penstock_consumers.replay.episodes import episode_id
+from penstock_consumers.replay.segment import episode_id
 from penstock_consumers.store import commits, segments
 from penstock_schemas.chunks import fixed
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from math import prod
 from typing import TYPE_CHECKING, NamedTuple
 
-from penstock_consumers.replay.episodes import episode_id
 from penstock_consumers.replay.observed import Stretch, stretch_of
+from penstock_consumers.replay.segment import episode_id
 from penstock_schemas.chunks import Ends
 from penstock_schemas.spaces import leaves
 

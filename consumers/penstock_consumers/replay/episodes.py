@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 
 from penstock_consumers.replay.frozen import frozen
-from penstock_consumers.replay.segment import given_dtypes, masked
+from penstock_consumers.replay.segment import episode_id, given_dtypes, masked
 from penstock_consumers.replay.transitions import chosen
 from penstock_consumers.replay.where import Where
 from penstock_consumers.store import layout
@@ -112,11 +112,6 @@ _HELD = ("extras", "infos", "chunk_state", "metrics")
 # What may be asked for by its own name; all but observations and actions is there in any case.
 _FIRST = ("observation", "action", "reward")
 _OWN = (*(of.name for of in fields(Episode) if of.name not in {*_FIRST, *_HELD}), "id")
-
-
-def episode_id(producer: str, incarnation: int, env: int, episode: int) -> str:
-    """Name an episode."""
-    return f"{producer}/{incarnation}/{env}/{episode}"
 
 
 def stored_in(

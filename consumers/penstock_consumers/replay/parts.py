@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from penstock_consumers.replay.episodes import episode_id, of_env
+from penstock_consumers.replay.episodes import of_env
+from penstock_consumers.replay.segment import episode_id
 from penstock_schemas.chunks import Ends
 from penstock_schemas.errors import StoreError
 from penstock_schemas.sent import sent_columns

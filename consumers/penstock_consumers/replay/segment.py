@@ -102,8 +102,7 @@ class Segment:
         which, back = np.unique(rows, return_inverse=True)
         producers = self.batch.column("producer").take(pa.array(which)).to_pylist()
         numbers = (self.fixed(name)[which].tolist() for name in ("incarnation", "env", "episode"))
-        named = ["/".join(map(str, of)) for of in zip(producers, *numbers, strict=True)]
-        return np.array(named, np.object_)[back]
+        return np.array(list(map(episode_id, producers, *numbers)), np.object_)[back]
 
     def by_chunk(self, runs: Runs) -> Runs:
         """Cut runs where chunks begin."""
@@ -146,6 +145,11 @@ class Items:
             np.take(self._values, index, axis=0, out=out, mode="clip")
         else:
             out[:] = _objects(self._texts.take(pa.array(index)))
+
+
+def episode_id(producer: str, incarnation: int, env: int, episode: int) -> str:
+    """Name an episode."""
+    return f"{producer}/{incarnation}/{env}/{episode}"
 
 
 def given_dtypes(spec: StreamSpec) -> dict[str, np.dtype[Any]]:
