@@ -175,6 +175,37 @@ def test_a_snapshot_stays_until_it_is_refreshed(bucket: Bucket) -> None:
     assert replay.refresh() is False
 
 
+def test_a_snapshot_is_opened_again_by_its_commits(bucket: Bucket) -> None:
+    writer = Writer(bucket, stream())
+    writer.commit(0, episodes(writer.spec, [3]))
+    writer.commit(1, episodes(writer.spec, [5], first=1))
+    (entry,) = writer.commit(1, episodes(writer.spec, [5], first=2)).segments_added
+    before = Replay.open(bucket)
+    writer.commit(0, episodes(writer.spec, [4], first=3))
+    writer.commit(1, removed=(entry.name,))
+    writer.commit(2, episodes(writer.spec, [6], first=4))
+
+    again = Replay.open(bucket, snapshot=before.snapshot)
+    assert (again.steps, again.snapshot) == (13, {0: 0, 1: 1})
+    assert numbers(again.episodes()) == numbers(before.episodes()) == [0, 1, 2]
+    assert again.refresh() is False
+    assert numbers(again.follow(lambda: False)) == []
+    assert Replay.open(bucket, snapshot={}).steps == 0
+
+
+def test_commits_that_are_none_are_told(bucket: Bucket) -> None:
+    writer = Writer(bucket, stream())
+    for number in range(3):
+        writer.commit(0, episodes(writer.spec, [3], first=number))
+    with pytest.raises(StoreError, match="no commit 3 of partition 0 in it, the newest is 2: give the commits that"):
+        Replay.open(bucket, snapshot={0: 3})
+    with pytest.raises(StoreError, match="no commit 0 of partition 1 in it, it has none"):
+        Replay.open(bucket, snapshot={0: 2, 1: 0})
+    bucket.delete(layout.commit(0, 1))
+    with pytest.raises(CorruptStoreError, match="it is missing, though a later one exists: restore it"):
+        Replay.open(bucket, snapshot={0: 1})
+
+
 def test_what_no_commit_names_is_not_seen(bucket: Bucket) -> None:
     writer = Writer(bucket, stream())
     writer.commit(0, episodes(writer.spec, [3]))

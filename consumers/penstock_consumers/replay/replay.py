@@ -19,7 +19,7 @@ from penstock_consumers.store.bucket import open_bucket
 from penstock_schemas.errors import StoreError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterator
+    from collections.abc import Callable, Collection, Iterator, Mapping
 
     import numpy as np
 
@@ -67,36 +67,43 @@ class Replay:
     """
 
     def __init__(
-        self, bucket: Bucket, named: str | None = None, *, cache: Cache | None = None, verify: bool = False
+        self,
+        bucket: Bucket,
+        at: str | Mapping[int, int] | None = None,
+        *,
+        cache: Cache | None = None,
+        verify: bool = False,
     ) -> None:
         self._bucket = bucket
-        self._named = named
+        self._stays = at is not None
         self._spec = snapshot.existing(bucket).spec
-        self._snapshot = (
-            snapshot.take(bucket, self._spec, cache=cache, verify=verify)
-            if named is None
-            else snapshot.named(bucket, self._spec, named, cache=cache, verify=verify)
-        )
+        if at is None:
+            self._snapshot = snapshot.take(bucket, self._spec, cache=cache, verify=verify)
+        elif isinstance(at, str):
+            self._snapshot = snapshot.named(bucket, self._spec, at, cache=cache, verify=verify)
+        else:
+            self._snapshot = snapshot.numbered(bucket, self._spec, at, cache=cache, verify=verify)
 
     @classmethod
     def open(
         cls,
         store: str | Path | Bucket,
         *,
-        snapshot: str | None = None,
+        snapshot: str | Mapping[int, int] | None = None,
         cache: Cache | None = None,
         verify: bool = False,
     ) -> Replay:
-        """Open a store at its newest snapshot, or at a named one.
+        """Open a store at its newest snapshot, or at one that is given, where it stays.
 
         Args:
             store: a folder, any URL that obstore opens, or a bucket.
-            snapshot: the name of one, as `name` or `penstock-store snapshot` gave it.
+            snapshot: the name of one, as `name` or `penstock-store snapshot` gave it; or the commits of one, by
+                partition, as `snapshot` of another reader has them, for as long as nothing that it holds is collected.
             cache: where segments of an object store are kept on this machine; in the user's own folder by default.
             verify: hold each segment against its checksum when it is opened, which reads all of it.
 
         Raises:
-            StoreError: there is no store or no such snapshot, or it changes faster than it opens.
+            StoreError: there is no store, or no such snapshot or commit, or it changes faster than it opens.
             StoreFormatError: another version of Penstock wrote it.
             CorruptStoreError: its objects contradict each other.
         """
@@ -134,12 +141,12 @@ class Replay:
         return int(self._snapshot.first_episode[-1])
 
     def refresh(self) -> bool:
-        """Go on to the newest snapshot; tell whether there was a newer one. A named snapshot stays as it is.
+        """Go on to the newest snapshot; tell whether there was a newer one. One that was asked for stays.
 
         `episodes()` and `scan()` in progress stay at their snapshot; `transitions()` and `sequences()` in progress draw
         their next batch from the new one.
         """
-        if self._named is not None:
+        if self._stays:
             return False
         before, self._snapshot = self._snapshot, snapshot.take(self._bucket, self._spec, self._snapshot)
         return self._snapshot is not before
@@ -219,9 +226,8 @@ class Replay:
 
         From now on means: after the snapshot at this call, so that `episodes()` and then `follow()` give everything
         once. Whenever there is nothing new, `wait` is called and decides: True to look again, False to end. It
-        waits a second by default; `lambda: not stop.wait(1.0)` makes a `threading.Event` end it. At a named snapshot
-        there never is anything new. `where`, `columns` and `connectors` are those of
-        `episodes`.
+        waits a second by default; `lambda: not stop.wait(1.0)` makes a `threading.Event` end it. At a snapshot
+        that was asked for there never is anything new. `where`, `columns` and `connectors` are those of `episodes`.
         """
         where = arguments.condition(where)
         return self._follow(self._snapshot, wait, where, columns, Lens.of(connectors, self._spec, self._bucket))

@@ -159,6 +159,18 @@ def named(bucket: Bucket, spec: StreamSpec, name: str, *, cache: Cache | None = 
     return Snapshot(at, _laid(at), Opener(bucket, spec, cache=cache, verify=verify), name)
 
 
+def numbered(
+    bucket: Bucket, spec: StreamSpec, numbers: Mapping[int, int], *, cache: Cache | None = None, verify: bool = False
+) -> Snapshot:
+    """Take the snapshot of a commit of each partition, as `Snapshot.numbers` has them; `StoreError` where one is none.
+
+    Unlike one that has a name, it keeps nothing from being collected.
+    """
+    read = {partition: _numbered(bucket, partition, number) for partition, number in sorted(numbers.items())}
+    at = {partition: Partition(commit, commits.live_at(bucket, commit)) for partition, commit in read.items()}
+    return Snapshot(at, _laid(at), Opener(bucket, spec, cache=cache, verify=verify))
+
+
 def existing(bucket: Bucket) -> manifest.Manifest:
     """Load the manifest; raises `StoreError` where there is none."""
     found = manifest.load(bucket)
@@ -180,6 +192,20 @@ def _newest(bucket: Bucket, partition: int, known: Partition | None) -> Partitio
         return Partition(commit, commits.live_at(bucket, commit))
     since = (commits.read(bucket, partition, number) for number in range(at_least + 1, commit.number))
     return Partition(commit, known.live.after(*since, commit))
+
+
+def _numbered(bucket: Bucket, partition: int, number: int) -> commits.Commit:
+    try:
+        return commits.read(bucket, partition, number)
+    except CorruptStoreError as error:
+        newest = commits.newest(bucket, partition)
+        if newest is not None and number <= newest.number:
+            raise
+        there = f"the newest is {newest.number}" if newest else "it has none"
+        raise StoreError(
+            f"store {bucket.url}: no commit {number} of partition {partition} in it, {there}: give the commits that "
+            "`Replay.snapshot` told of this store"
+        ) from error
 
 
 def _laid(partitions: Mapping[int, Partition]) -> tuple[SegmentEntry, ...]:

@@ -15,7 +15,6 @@ from torch import distributed
 from torch.utils.data import IterableDataset, get_worker_info
 
 from penstock_consumers.replay.replay import Replay
-from penstock_consumers.replay.torch.pinned import Pinned
 from penstock_consumers.replay.torch.share import EmptyShareError, Share
 from penstock_consumers.replay.torch.shipped import Shipped
 from penstock_consumers.replay.torch.tensors import tensors
@@ -95,7 +94,7 @@ class ReplayDataset(IterableDataset[Any]):
         _check_arguments(view, arguments)
         self._store = str(store)
         self._view = view
-        self._named = snapshot
+        self._snapshot: str | dict[int, int] | None = snapshot
         # A cache knows what its process has mapped: workers make their own, of the same folder.
         self._cache = None if cache is None else (cache.folder, cache.max_bytes)
         self._verify = verify
@@ -103,14 +102,13 @@ class ReplayDataset(IterableDataset[Any]):
         self._seed = seed
         self._rank, self._world_size = _place(rank, world_size)
         self._arguments = arguments
-        self._numbers: dict[int, int] | None = None
         if refresh_seconds is not None:
             self._check_refresh(refresh_seconds)
         if view in _READ_ONCE:
             if seed is not None:
                 raise SettingsError(f"seed {seed}: {view} draws nothing")
             if snapshot is None:
-                self._numbers = self._newest()
+                self._snapshot = self._newest()
 
     def __iter__(self) -> Iterator[Any]:
         worker = get_worker_info()
@@ -148,17 +146,15 @@ class ReplayDataset(IterableDataset[Any]):
                 'give the DataLoader multiprocessing_context="spawn"'
             )
         cache = None if self._cache is None else Cache(*self._cache)
-        if self._numbers is None:
-            return Replay(bucket, self._named, cache=cache, verify=self._verify)
-        return Pinned(bucket, self._numbers, cache=cache, verify=self._verify)
+        return Replay(bucket, self._snapshot, cache=cache, verify=self._verify)
 
     def _check_refresh(self, seconds: float) -> None:
         if seconds < 0.0:
             raise SettingsError(f"refresh_seconds {seconds}: 0 or more")
         if self._view in _READ_ONCE:
             raise SettingsError(f"refresh_seconds {seconds}: {self._view} reads one snapshot")
-        if self._named is not None:
-            raise SettingsError(f"refresh_seconds {seconds}: snapshot {self._named!r} has a name and stays as it is")
+        if self._snapshot is not None:
+            raise SettingsError(f"refresh_seconds {seconds}: snapshot {self._snapshot!r} has a name and stays as it is")
 
     def _newest(self) -> dict[int, int]:
         if self._world_size > 1:
