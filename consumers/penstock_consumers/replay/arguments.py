@@ -20,6 +20,11 @@ def whole(name: str, value: Any, least: int, why: str) -> int:
     return int(value)
 
 
+def batch_size(value: Any) -> int:
+    """Read how many items a batch has; raises `SettingsError` where it is no number of them."""
+    return whole("batch_size", value, 1, "a batch has at least one item")
+
+
 def number(name: str, value: Any) -> float:
     """Read a number; raises `SettingsError` where it is none."""
     if not isinstance(value, Real):

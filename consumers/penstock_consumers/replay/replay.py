@@ -257,8 +257,6 @@ class Replay:
         """
         lens = Lens.of(connectors, self._spec, self._bucket)
         where = arguments.condition(where)
-        if batch_size is not None:
-            batch_size = _batch_size(batch_size)
         later = _Later() if progress else None
         scanned = scan(
             self._snapshot, self._spec, where, batch_size=batch_size, columns=columns, lens=lens, progress=later
@@ -424,8 +422,4 @@ class Replay:
     ) -> Iterator[Batch]:
         choose = Uniform() if choose is None else chooser(choose)
         rng = arguments.generator(seed)
-        return Drawn(lambda: self._snapshot, view, choose, _batch_size(batch_size), rng)
-
-
-def _batch_size(given: int) -> int:
-    return arguments.whole("batch_size", given, 1, "a batch has at least one item")
+        return Drawn(lambda: self._snapshot, view, choose, arguments.batch_size(batch_size), rng)

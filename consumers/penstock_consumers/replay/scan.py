@@ -8,12 +8,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from penstock_consumers.progress import Progress
+from penstock_consumers.replay import arguments
 from penstock_consumers.replay.gather import Gather, Part
 from penstock_consumers.replay.runs import Runs
 from penstock_consumers.replay.segment import given_dtypes
 from penstock_consumers.replay.transitions import Transitions
 from penstock_schemas.columns import ranges
-from penstock_schemas.errors import SettingsError, StoreError
+from penstock_schemas.errors import StoreError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator
@@ -51,10 +52,8 @@ def scan(
     Raises `SettingsError` at once, and `StoreError` with the first batch where no step fulfils `where`; a store without
     steps gives nothing. `progress` is told of the steps of the segments that are opened.
     """
-    if batch_size is not None and batch_size < 1:
-        raise SettingsError(f"batch_size {batch_size}: a batch has at least one item")
     view = Transitions(spec, where, n_step=1, gamma=_GAMMA, columns=columns, lens=lens)
-    size = batch_size or batch_steps(view.item_bytes)
+    size = batch_steps(view.item_bytes) if batch_size is None else arguments.batch_size(batch_size)
     return _batches(snapshot, view.condition(snapshot), view, spec, size, progress or Progress())
 
 
