@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from benchmarks.figure import Figure, paired
-from benchmarks.transitions import BATCH, FIELDS, speed
+from benchmarks.figure import Figure, paired, speed
+from benchmarks.transitions import BATCH, BATCHES, FIELDS
 from penstock_consumers.replay import Prioritized, Replay
 
 if TYPE_CHECKING:
@@ -38,7 +38,9 @@ def prioritized(bucket: Bucket) -> Iterator[Figure]:
         batch = next(batches)
         choose.update(batch["index"], next(errors))
 
-    ours, reference, ratio = paired(lambda: speed(learn), lambda: speed(lambda: next(uniform)), _ROUNDS)
+    ours, reference, ratio = paired(
+        lambda: speed(learn, BATCHES, BATCH), lambda: speed(lambda: next(uniform), BATCHES, BATCH), _ROUNDS
+    )
     name = f"prioritized transitions, batches of {BATCH}, each updated (reference: our uniform transitions)"
     yield Figure(
         name, round(ours), "transitions/s", round(reference), round(ratio, 3), f">= {_LEAST} x", ratio >= _LEAST

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import statistics
+import time
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -38,6 +39,14 @@ def paired(measure: Callable[[], float], reference: Callable[[], float], rounds:
     pairs = [(measure(), reference()) for _ in range(rounds)]
     ratio = statistics.median(ours / other for ours, other in pairs)
     return statistics.median(ours for ours, _ in pairs), statistics.median(other for _, other in pairs), ratio
+
+
+def speed(draw: Callable[[], object], batches: int, size: int) -> float:
+    """Draw batches of so many items; answer items per second."""
+    started = time.perf_counter()
+    for _ in range(batches):
+        draw()
+    return batches * size / (time.perf_counter() - started)
 
 
 def pin(pid: int, *, first: bool) -> None:

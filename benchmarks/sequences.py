@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import time
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from benchmarks.figure import Figure, paired
+from benchmarks.figure import Figure, paired, speed
 from penstock_consumers.replay import Replay
 from penstock_schemas.chunks import Ends
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
 
     from numpy.typing import NDArray
 
@@ -36,7 +35,9 @@ def padded(bucket: Bucket) -> Iterator[Figure]:
     arrays = contiguous(replay)
     rng = np.random.default_rng(0)
     ours, reference, ratio = paired(
-        lambda: speed(lambda: next(batches)), lambda: speed(lambda: _at(arrays, rng)), _ROUNDS
+        lambda: speed(lambda: next(batches), _BATCHES, BATCH),
+        lambda: speed(lambda: _at(arrays, rng), _BATCHES, BATCH),
+        _ROUNDS,
     )
     name = (
         f"sequences, batches of {BATCH} of {LENGTH} steps, five fields and the mask "
@@ -58,14 +59,6 @@ def contiguous(replay: Replay) -> dict[str, NDArray[Any]]:
         for name, end in (("terminated", Ends.TERMINATED), ("truncated", Ends.TRUNCATED)):
             parts[name].append(last & ((segment.ends[row] & end) != 0))
     return {name: np.concatenate(of) for name, of in parts.items()}
-
-
-def speed(draw: Callable[[], object]) -> float:
-    """Draw batches; answer sequences per second."""
-    started = time.perf_counter()
-    for _ in range(_BATCHES):
-        draw()
-    return _BATCHES * BATCH / (time.perf_counter() - started)
 
 
 def _at(arrays: dict[str, NDArray[Any]], rng: np.random.Generator) -> dict[str, NDArray[Any]]:

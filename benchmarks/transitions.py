@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import time
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from benchmarks.figure import Figure, paired
+from benchmarks.figure import Figure, paired, speed
 from penstock_consumers.replay import Replay
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
 
     from numpy.typing import NDArray
 
@@ -19,7 +18,7 @@ if TYPE_CHECKING:
 
 BATCH = 256
 FIELDS = ("observation", "action", "reward", "discount", "next_observation")
-_BATCHES = 2_000
+BATCHES = 2_000
 _ROUNDS = 7
 _LEAST = 0.5
 
@@ -35,10 +34,13 @@ def uniform(bucket: Bucket) -> Iterator[Figure]:
     batches = replay.transitions(BATCH, columns=FIELDS)
     arrays = contiguous(replay)
     rng = np.random.default_rng(0)
+
+    def take() -> list[NDArray[Any]]:
+        drawn = rng.integers(len(arrays["reward"]), size=BATCH)
+        return [arrays[name].take(drawn, axis=0) for name in FIELDS]
+
     ours, reference, ratio = paired(
-        lambda: speed(lambda: next(batches)),
-        lambda: speed(lambda: [arrays[name].take(drawn, axis=0) for drawn in (_draw(rng, arrays),) for name in FIELDS]),
-        _ROUNDS,
+        lambda: speed(lambda: next(batches), BATCHES, BATCH), lambda: speed(take, BATCHES, BATCH), _ROUNDS
     )
     name = f"uniform transitions, batches of {BATCH}, five fields (reference: numpy.take from contiguous arrays)"
     yield Figure(
@@ -59,15 +61,3 @@ def contiguous(replay: Replay) -> dict[str, NDArray[Any]]:
         parts["reward"].append(segment.items("reward").view(slice(None)))
         parts["discount"].append(np.full(len(steps), 0.99, np.float32))
     return {name: np.concatenate(of) for name, of in parts.items()}
-
-
-def speed(draw: Callable[[], object]) -> float:
-    """Draw batches; answer transitions per second."""
-    started = time.perf_counter()
-    for _ in range(_BATCHES):
-        draw()
-    return _BATCHES * BATCH / (time.perf_counter() - started)
-
-
-def _draw(rng: np.random.Generator, arrays: dict[str, NDArray[Any]]) -> NDArray[np.int64]:
-    return rng.integers(len(arrays["reward"]), size=BATCH)
