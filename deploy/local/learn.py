@@ -21,9 +21,8 @@ from rich.console import Console
 from threadpoolctl import threadpool_limits
 
 from deploy.local import watch
-from deploy.local.folder import own_folder
 from deploy.local.pods import CONNECTORS, ENV, POLICY, POLICY_ARGUMENTS, check_alive, make_pods
-from deploy.local.run import cluster
+from deploy.local.session import session
 from penstock_consumers.policies import newest_kept
 from penstock_consumers.store.bucket import open_bucket
 from penstock_producers.evaluate import Evaluator
@@ -122,7 +121,7 @@ def learn(pods: Pods, versions: Versions, seed: int, words: argparse.Namespace, 
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Learn; 0 where every seed got there, 1 where one did not, 130 after Ctrl-C."""
+    """Learn; 0 where every seed got there, 1 where one did not."""
     parser = argparse.ArgumentParser(prog="python -m deploy.local.learn", description=__doc__)
     parser.add_argument("--seeds", type=int, default=1, help="how many, one after the other (default: 1)")
     parser.add_argument("--first-seed", type=int, default=0, help="the first of them (default: 0)")
@@ -134,23 +133,16 @@ def main(argv: Sequence[str] | None = None) -> int:
     console = Console()
     learned: list[Learned] = []
     began = time.monotonic()
-    try:
-        with own_folder(words.folder), cluster(words.folder, console) as (servers, _, suffix), threadpool_limits(1):
-            for seed in range(words.first_seed, words.first_seed + words.seeds):
-                folder = words.folder / f"seed-{seed}"
-                folder.mkdir()
-                stream = f"cartpole-{seed}{suffix}"
-                pods = make_pods(servers, stream, folder, seed=seed, producers=_PRODUCERS, consumers=_CONSUMERS)
-                versions = Versions(open_bucket(folder / "store"), words.episodes)
-                learned.append(learn(pods, versions, seed, words, console))
-                what = "solved" if learned[-1].solved else "not solved"
-                console.print(f"seed {seed}: {what} after {learned[-1].seconds:g} s, {learned[-1].steps:,} steps")
-    except PenstockError as error:
-        console.print(f"error: {error}", markup=False)
-        return 1
-    except KeyboardInterrupt:
-        console.print("stopped; nothing was left behind")
-        return 130
+    with session(words.folder, console) as (servers, _, suffix), threadpool_limits(1):
+        for seed in range(words.first_seed, words.first_seed + words.seeds):
+            folder = words.folder / f"seed-{seed}"
+            folder.mkdir()
+            stream = f"cartpole-{seed}{suffix}"
+            pods = make_pods(servers, stream, folder, seed=seed, producers=_PRODUCERS, consumers=_CONSUMERS)
+            versions = Versions(open_bucket(folder / "store"), words.episodes)
+            learned.append(learn(pods, versions, seed, words, console))
+            what = "solved" if learned[-1].solved else "not solved"
+            console.print(f"seed {seed}: {what} after {learned[-1].seconds:g} s, {learned[-1].steps:,} steps")
     solved = sum(one.solved for one in learned)
     summary = {
         "target": words.target,

@@ -9,12 +9,10 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import sys
 import time
-import uuid
 from collections import Counter
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -22,15 +20,13 @@ from typing import TYPE_CHECKING
 from rich.console import Console
 
 from deploy.local import watch
-from deploy.local.folder import own_folder
-from deploy.local.kafka import LocalKafka
 from deploy.local.pods import PARTITIONS, check_alive, make_pods
+from deploy.local.session import session
 from penstock_consumers.store import commits
 from penstock_consumers.store.bucket import open_bucket
 from penstock_consumers.store_cli import format_report
 from penstock_consumers.verify import Report, verify
 from penstock_schemas.errors import PenstockError
-from penstock_schemas.log.kafka import KafkaLog
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -194,38 +190,15 @@ class Run:
         summary.verified = report.ok
 
 
-@contextmanager
-def cluster(folder: Path, console: Console) -> Iterator[tuple[str, KafkaLog, str]]:
-    """Give a Kafka's bootstrap servers, a log of it, and what to end a stream's name with.
-
-    A local one is started in the folder unless KAFKA_BOOTSTRAP_SERVERS names one.
-    """
-    with ExitStack() as stack:
-        given = os.environ.get("KAFKA_BOOTSTRAP_SERVERS")
-        if given is None:
-            console.print("starting a local Kafka")
-        servers = given or stack.enter_context(LocalKafka(folder / "kafka")).bootstrap_servers
-        # A cluster that stays has topics of earlier runs; this run's store is of this run's topic.
-        suffix = f"-{uuid.uuid4().hex[:8]}" if given else ""
-        yield servers, stack.enter_context(KafkaLog(servers, client_id="penstock-run")), suffix
-
-
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the loop; 0 where nothing is missing or doubled, 1 where something is, 130 after Ctrl-C."""
+    """Run the loop; 0 where nothing is missing or doubled, 1 where something is."""
     parser = argparse.ArgumentParser(prog="python -m deploy.local.run", description=__doc__)
     parser.add_argument("--duration", type=float, default=60.0, help="seconds (default: 60)")
     parser.add_argument("--folder", type=Path, default=Path("build/run"), help="where the run's files go")
     words = parser.parse_args(argv)
     console = Console()
-    try:
-        with own_folder(words.folder), cluster(words.folder, console) as (servers, log, suffix):
-            summary = Run(servers, log, f"cartpole{suffix}", words.folder, console)(words.duration)
-    except PenstockError as error:
-        console.print(f"error: {error}", markup=False)
-        return 1
-    except KeyboardInterrupt:
-        console.print("stopped; nothing was left behind")
-        return 130
+    with session(words.folder, console) as (servers, log, suffix):
+        summary = Run(servers, log, f"cartpole{suffix}", words.folder, console)(words.duration)
     told = json.dumps({**asdict(summary), "ok": summary.ok}, indent=2)
     (words.folder / "summary.json").write_text(told + "\n")
     console.print_json(told)
