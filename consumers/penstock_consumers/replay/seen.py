@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from penstock_consumers.replay.segment import Segment
     from penstock_consumers.replay.snapshot import Snapshot
     from penstock_consumers.replay.versions import Weights
+    from penstock_consumers.replay.where import Where
     from penstock_consumers.store.bucket import Bucket
     from penstock_consumers.store.commits import SegmentEntry
     from penstock_schemas.columns import Column
@@ -192,6 +193,24 @@ class Lens:
             chains = Chains(snapshot, asked, self._parts)
             self._chains = snapshot, chains
         return chains
+
+
+class Visible(NamedTuple):
+    """Which steps a view gives: those that fulfil what is asked, less those that its lens cannot show."""
+
+    where: Where
+    lens: Lens | None
+
+    def at(self, snapshot: Snapshot) -> Condition:
+        """Find them in a snapshot; where there is a lens, the segments that may hold one are opened."""
+        condition = self.where.at(snapshot)
+        return self.lens.condition(condition, snapshot) if self.lens else condition
+
+    @property
+    def steady(self) -> bool:
+        """Whether they are the same ones of a segment whatever else a snapshot holds."""
+        # Ages are taken from the newest; what a lens can show is a matter of what came before.
+        return self.where.versions_behind is None and self.where.age_seconds is None and self.lens is None
 
 
 class _Shown(Condition):

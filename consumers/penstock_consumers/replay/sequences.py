@@ -11,8 +11,9 @@ from penstock_consumers.replay.arguments import whole
 from penstock_consumers.replay.burn_in import BurnIn
 from penstock_consumers.replay.gather import Gather, given_bytes
 from penstock_consumers.replay.lookback import Wanted
+from penstock_consumers.replay.seen import Visible
 from penstock_consumers.replay.segment import given_dtypes
-from penstock_consumers.replay.transitions import chosen, steady
+from penstock_consumers.replay.transitions import chosen
 from penstock_consumers.replay.windows import Windows
 from penstock_consumers.store.commits import ranges_of
 from penstock_schemas.chunks import Ends
@@ -76,21 +77,18 @@ class Sequences:
             raise SettingsError(f"overlap {overlap}: {shared}")
         burn_in = whole("burn_in", burn_in, 0, "it is at least 0 steps")
         self._spec = spec
-        self._where = where
         self._most = burn_in + length
         self._extent = None if packed else self._most
         self.names = chosen(columns, _names(spec, packed=packed))
         self._lens = lens if "observation" in self.names else None
+        self._visible = Visible(where, self._lens)
         from_state = any(state.name in self.names for state in spec.states)
         self._burn_in = BurnIn(length, overlap, burn_in, from_state)
         self.item_bytes = self._bytes_of(self._most)
 
     def index(self, snapshot: Snapshot, before: Index | None = None) -> Index:
         """All windows; raises `SettingsError` where one would have no state near enough."""
-        condition = self._where.at(snapshot)
-        if self._lens:
-            condition = self._lens.condition(condition, snapshot)
-        index = self._burn_in.index(snapshot, condition, before if steady(self._where, self._lens) else None)
+        index = self._burn_in.index(snapshot, self._visible.at(snapshot), before if self._visible.steady else None)
         if self._extent is None:
             # What is not padded is no longer than its episode.
             longest = max(ranges_of(entry).length[1] for entry in snapshot.entries)

@@ -10,6 +10,7 @@ import numpy as np
 from penstock_consumers.replay.arguments import number, whole
 from penstock_consumers.replay.gather import Gather, given_bytes
 from penstock_consumers.replay.index import Index
+from penstock_consumers.replay.seen import Visible
 from penstock_consumers.replay.segment import given_dtypes
 from penstock_schemas.chunks import Ends
 from penstock_schemas.errors import SettingsError
@@ -68,22 +69,20 @@ class Transitions:
         if not 0.0 <= number("gamma", gamma) <= 1.0:
             raise SettingsError(f"gamma {gamma}: a discount is between 0 and 1")
         self._spec = spec
-        self._where = where
         self._n_step = min(n_step, _LONGEST)
         self._gamma = gamma
         self.names = chosen(columns, _names(spec))
         self._lens = lens if {"observation", "next_observation"} & {*self.names} else None
+        self._visible = Visible(where, self._lens)
         self.item_bytes = _item_bytes(spec, self._lens)
 
     def index(self, snapshot: Snapshot, before: Index | None = None) -> Index:
         """All steps."""
-        before = before if steady(self._where, self._lens) else None
-        return Index(snapshot, self.condition(snapshot), before=before)
+        return Index(snapshot, self.condition(snapshot), before=before if self._visible.steady else None)
 
     def condition(self, snapshot: Snapshot) -> Condition:
         """Which steps there are."""
-        condition = self._where.at(snapshot)
-        return self._lens.condition(condition, snapshot) if self._lens else condition
+        return self._visible.at(snapshot)
 
     def block(self, index: Index, items: NDArray[np.int64]) -> Callable[[slice], Batch]:
         """Read steps."""
@@ -96,12 +95,6 @@ class Transitions:
         # Its functions refer to it: so that what it read from is let go of now, and not when cycles are looked for.
         read.clear()
         return lambda at: cut(columns, self._spec, at, self._lens)
-
-
-def steady(where: Where, lens: Lens | None) -> bool:
-    """Whether the same steps of a segment are given whatever else a snapshot holds."""
-    # Ages are taken from the newest; what a lens can show is a matter of what came before.
-    return where.versions_behind is None and where.age_seconds is None and lens is None
 
 
 def cut(columns: Mapping[str, Values], spec: StreamSpec, at: slice, lens: Lens | None = None) -> Batch:
