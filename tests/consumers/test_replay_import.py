@@ -30,7 +30,7 @@ else:
 
 from penstock_consumers.cli.info import format_info
 from penstock_consumers.info import describe
-from penstock_consumers.replay import Prefetch, Replay, RunningStatistics, observed
+from penstock_consumers.replay import Prefetch, Replay, RunningStatistics
 from penstock_consumers.store.bucket import open_bucket
 
 replay = Replay.open(sys.argv[1])

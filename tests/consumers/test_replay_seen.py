@@ -13,12 +13,13 @@ from penstock_consumers.replay import Replay, snapshot, versions
 from penstock_consumers.replay.lookback import Wanted
 from penstock_consumers.replay.parts import parts_until
 from penstock_consumers.replay.seen import Lens
-from penstock_consumers.replay.versions import Acting
+from penstock_consumers.replay.versions import Acting, Versions
 from penstock_consumers.store import layout
 from penstock_consumers.store.bucket import open_bucket
 from penstock_schemas.chunks import Ends
 from penstock_schemas.connectors import make_pipeline
 from penstock_schemas.errors import CorruptStoreError, SettingsError, StoreError
+from penstock_schemas.policies import PolicyRecord
 from penstock_schemas.spaces import Discrete, flatten
 from tests.consumers.cut_stores import Part, commit, publish, rolled_out, stream
 from tests.consumers.mirrored import mirrored_store
@@ -28,6 +29,7 @@ from tests.schemas.test_connectors_equal import VECTOR, descriptions
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from pathlib import Path
 
     from penstock_schemas.spaces import Leaves
 
@@ -208,6 +210,20 @@ def test_episodes_show_what_was_seen(made: Any, seed: int, holes: bool, own: boo
         assert all(map(same_bits, observation, store.seen(episode.id)))
 
 
+@settings(max_examples=20, deadline=None)
+@given(*MADE)
+def test_an_episode_by_itself_shows_what_was_seen(made: Any, seed: int, holes: bool, own: bool) -> None:
+    store = Store(made, seed, holes=holes, own=own)
+    for name in sorted(store.stored):
+        if name in store.hidden:
+            with pytest.raises(StoreError, match=f"episode {name} continues another one, and the store does not hold"):
+                store.replay.episode(name, connectors=store.connectors)
+            continue
+        episode = store.replay.episode(name, connectors=store.connectors)
+        assert episode.id == name
+        assert all(map(same_bits, flatten(store.pipeline.space, episode.observation), store.seen(name)))
+
+
 @pytest.fixture(scope="module")
 def mirrored(tmp_path_factory: pytest.TempPathFactory) -> Replay:
     """A store whose recorded parameters are what the policy saw, and whose final values are the first of it."""
@@ -248,6 +264,26 @@ def test_without_connectors_it_is_what_is_stored(mirrored: Replay, connectors: A
     assert same_bits(next(mirrored.transitions(64, connectors=connectors))["observation"], stored["observation"])
     nothing = make_pipeline([], mirrored.spec.observation, mirrored.spec.action)
     assert same_bits(next(mirrored.transitions(64, connectors=nothing))["observation"], stored["observation"])
+
+
+def test_an_episode_by_itself_is_what_the_policy_was_given(mirrored: Replay) -> None:
+    """Over the borders of chunks, cuts and versions; the last observation too."""
+    nothing = make_pipeline([], mirrored.spec.observation, mirrored.spec.action)
+    seen_versions, cut, ended = set(), 0, 0
+    for stored in mirrored.episodes():
+        assert same_bits(mirrored.episode(stored.id, connectors=nothing).observation, stored.observation)
+        episode = mirrored.episode(stored.id, connectors=True)
+        assert episode.observation.shape == (episode.length + 1, 18)
+        assert same_bits(episode.observation[:-1], np.asarray(episode.extras["parameters"]))
+        final = episode.extras["final_value"]
+        if not np.ma.getmaskarray(final)[-1]:
+            assert final[-1] == episode.observation[-1, 0]
+            ended += 1
+        seen_versions |= set(episode.policy_version.tolist())
+        cut += len(parts_until(mirrored, episode.id)) > 2
+    assert seen_versions == {0, 1, 2}
+    assert cut > 3
+    assert ended > 3
 
 
 def test_connectors_of_another_stream_are_refused(mirrored: Replay) -> None:
@@ -303,6 +339,22 @@ def test_a_version_that_is_gone_is_told() -> None:
         next(store.replay.scan(connectors=True))
     own = make_pipeline([{"name": "normalize"}], VECTOR, Discrete(2))
     assert len(next(store.replay.scan(connectors=own))["observation"]) == store.replay.steps
+
+
+def test_a_version_is_read_by_number_and_digest(mirrored: Replay, tmp_path: Path) -> None:
+    stored = Versions(mirrored._bucket)
+    episode = next(e for e in mirrored.episodes() if e.ends != Ends.ABORTED and e.policy_version[-1] == 2)
+    record = stored.read(2, episode.policy_digest[-1])
+    assert (record.version, record.digest) == (2, episode.policy_digest[-1])
+    assert stored.weights(2, record.digest).keys() == record.weights.keys()
+    bucket = open_bucket(tmp_path)
+    with pytest.raises(StoreError, match=r"no policies/000000000002-.*\.safetensors in it"):
+        Versions(bucket).read(2, record.digest)
+    other: dict[str, Any] = {"weight": np.ones(1, np.float32)}
+    for data in (b"no weights", PolicyRecord(2, other).to_safetensors()):
+        bucket.put(layout.POLICIES + record.object_name, data)
+        with pytest.raises(CorruptStoreError, match="restore it"):
+            Versions(bucket).read(2, record.digest)
 
 
 def test_what_needs_no_version_reads_none() -> None:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from penstock_consumers.recompute.report import present
-from penstock_consumers.replay.observed import show
+from penstock_consumers.recompute.stretches import show
 from penstock_schemas.chunks import Ends
 from penstock_schemas.stream import INFO, STATE
 

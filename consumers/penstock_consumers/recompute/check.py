@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 
     from penstock_consumers.recompute.batch import Batch, Inputs
     from penstock_consumers.recompute.spans import Span
+    from penstock_consumers.recompute.stretches import Acted
     from penstock_consumers.replay.episodes import Episode
-    from penstock_consumers.replay.observed import Acted
     from penstock_consumers.replay.versions import Versions
     from penstock_schemas.policies import PolicyRecord
     from penstock_schemas.spaces import Leaves

@@ -5,7 +5,7 @@ from __future__ import annotations
 from math import prod
 from typing import TYPE_CHECKING, NamedTuple
 
-from penstock_consumers.replay.observed import Stretch, stretch_of
+from penstock_consumers.recompute.stretches import Stretch, stretch_of
 from penstock_consumers.replay.segment import episode_id
 from penstock_schemas.chunks import Ends
 from penstock_schemas.spaces import leaves
@@ -13,8 +13,8 @@ from penstock_schemas.spaces import leaves
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
+    from penstock_consumers.recompute.stretches import Acted
     from penstock_consumers.replay.episodes import Episode
-    from penstock_consumers.replay.observed import Acted
     from penstock_schemas.connectors import Pipeline
     from penstock_schemas.stream import StreamSpec
 

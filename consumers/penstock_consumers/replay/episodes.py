@@ -146,13 +146,19 @@ def stored_since(
     return iter(_Asked(snapshot, spec, where, columns, lens, before))
 
 
-def named(snapshot: Snapshot, spec: StreamSpec, name: str) -> Episode | None:
-    """Find the episode that has this id; None where the snapshot has none."""
+def named(snapshot: Snapshot, spec: StreamSpec, name: str, lens: Lens | None = None) -> Episode | None:
+    """Find the episode that has this id, and show it by a lens; None where the snapshot has none.
+
+    Raises `StoreError` where the lens cannot show it.
+    """
     producer, *numbers = name.rsplit("/", 3)
     if len(numbers) != len(_KEY) or not all(number.isdecimal() for number in numbers):
         return None
-    found = _found(snapshot, producer, dict(zip(_KEY, map(int, numbers), strict=True)))
-    return next((_episode(*place, spec) for place in found), None)
+    found = next(_found(snapshot, producer, dict(zip(_KEY, map(int, numbers), strict=True))), None)
+    if found is None:
+        return None
+    number, segment, row = found
+    return _episode(segment, row, spec, lens.episodes(snapshot, number, np.array([row])) if lens else None)
 
 
 def of_env(snapshot: Snapshot, spec: StreamSpec, one: Episode) -> Callable[[int], Episode | None]:
@@ -161,7 +167,7 @@ def of_env(snapshot: Snapshot, spec: StreamSpec, one: Episode) -> Callable[[int]
     What is answered finds one by its number; None where the snapshot has none.
     """
     found = _found(snapshot, one.producer, {"incarnation": one.incarnation, "env": one.env})
-    places = {int(segment.fixed("episode")[row]): (segment, row) for segment, row in found}
+    places = {int(segment.fixed("episode")[row]): (segment, row) for _, segment, row in found}
     return lambda number: _episode(*places[number], spec) if number in places else None
 
 
@@ -239,8 +245,8 @@ def _stored_in(asked: _Asked) -> Iterator[Episode]:
         raise StoreError(asked.condition.nothing(asked.snapshot, "episode"))
 
 
-def _found(snapshot: Snapshot, producer: str, wanted: Mapping[str, int]) -> Iterator[tuple[Segment, int]]:
-    """Find a producer's episodes that have these values: the segment and the row of each."""
+def _found(snapshot: Snapshot, producer: str, wanted: Mapping[str, int]) -> Iterator[tuple[int, Segment, int]]:
+    """Find a producer's episodes that have these values: the segment's number, the segment and the row of each."""
     for number, entry in enumerate(snapshot.entries):
         producers = ranges_of(entry).producers
         if producers is not None and producer not in producers:
@@ -250,11 +256,12 @@ def _found(snapshot: Snapshot, producer: str, wanted: Mapping[str, int]) -> Iter
         for column, value in wanted.items():
             found &= segment.fixed(column) == value
         owners = segment.batch.column("producer")
-        yield from ((segment, row) for row in np.flatnonzero(found).tolist() if owners[row].as_py() == producer)
+        rows = (row for row in np.flatnonzero(found).tolist() if owners[row].as_py() == producer)
+        yield from ((number, segment, row) for row in rows)
 
 
-def _episode(segment: Segment, row: int, spec: StreamSpec) -> Episode:
-    return next(_episodes(segment, spec, np.array([row]), chosen(None, _names(spec))))
+def _episode(segment: Segment, row: int, spec: StreamSpec, shown: Iterator[Any] | None = None) -> Episode:
+    return next(_episodes(segment, spec, np.array([row]), chosen(None, _names(spec)), shown))
 
 
 def _episodes(

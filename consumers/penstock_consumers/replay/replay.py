@@ -201,12 +201,19 @@ class Replay:
         steps = sum(entry.steps for entry in self._snapshot.entries if condition.may_hold(entry))
         return watched(found, lambda episode: episode.length, steps, "episodes")
 
-    def episode(self, name: str) -> Episode:
+    def episode(self, name: str, *, connectors: Pipeline | bool | None = None) -> Episode:
         """Find one episode by its `Episode.id`: producer/incarnation/env/episode.
 
-        Raises `StoreError` where the snapshot holds none of that id.
+        Args:
+            name: the id.
+            connectors: which show its observations, as in `transitions`.
+
+        Raises:
+            SettingsError: `connectors` make no sense.
+            StoreError: the snapshot holds none of that id; or the episode continues another one, and the snapshot does
+                not hold the steps before it that the connectors look back at.
         """
-        found = episodes.named(self._snapshot, self._spec, name)
+        found = episodes.named(self._snapshot, self._spec, name, Lens.of(connectors, self._spec, self._bucket))
         if found is None:
             raise StoreError(
                 f"store {self._bucket.url}: no episode {name!r} in it (commits read, by partition: {self.snapshot}): "

@@ -1,4 +1,4 @@
-"""Episodes as the policy saw them: its connectors over what is stored, with what they look back at."""
+"""Steps of an episode, over the cuts between its parts: what connectors show of them, with what they look back at."""
 
 from __future__ import annotations
 
@@ -6,10 +6,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from penstock_schemas.connectors import Trajectories
-from penstock_schemas.connectors import observed as seen_of
-from penstock_schemas.errors import CorruptStoreError, StoreError
-from penstock_schemas.spaces import flatten, unflatten
+from penstock_schemas.connectors import Trajectories, observed
+from penstock_schemas.spaces import flatten
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -99,58 +97,12 @@ def show(pipeline: Pipeline, stretches: Sequence[Stretch], known: Sequence[int],
         np.concatenate([stretch.reward for stretch in stretches]),
         np.concatenate([stretch.acted for stretch in stretches]),
     )
-    seen = seen_of(pipeline, trajectories, versions)
+    seen = observed(pipeline, trajectories, versions)
     if not any(known):
         return seen
     rows = np.concatenate([np.arange(stretch.steps + 1) for stretch in stretches])
     kept = rows >= np.repeat(known, [stretch.steps + 1 for stretch in stretches])
     return tuple(leaf[kept] for leaf in seen)
-
-
-def observed(
-    parts: Sequence[Episode],
-    spec: StreamSpec,
-    pipeline: Pipeline,
-    weights: Callable[[int, bytes], Weights],
-) -> Any:
-    """Give the observations of an episode as the policy saw them, bit for bit.
-
-    Args:
-        parts: the episode, last, behind all the parts that it continues, of which the first began with a reset.
-        spec: the stream's.
-        pipeline: the connectors, as `make_pipeline` makes them: their own parameters are those of version 0.
-        weights: finds the weights of a version by its number and digest, as `Versions` does; not asked for version 0.
-
-    Returns:
-        In the structure of `pipeline.space`: arrays (T + 1, *leaf), in dicts and tuples where it is one.
-
-    Raises:
-        StoreError: a part is missing in front, or what `weights` raises.
-        CorruptStoreError: the weights of a version have no parameters for the connectors.
-    """
-    if parts[0].continues is not None and pipeline:
-        raise StoreError(
-            f"episode {parts[0].id} continues another one, which is not among the parts: its connectors look back at it"
-        )
-    places: dict[Acted, int] = {}
-    stretches: list[Stretch] = []
-    age = 0
-    for part in parts:
-        stretches.append(stretch_of(part, spec, age, lambda acted: places.setdefault(acted, len(places))))
-        age += part.length
-    joined, before = stretches[-1], 0
-    for earlier in reversed(stretches[:-1]):
-        if before == pipeline.reach:
-            break
-        some = earlier.part(max(0, earlier.steps - (pipeline.reach - before)), earlier.steps)
-        joined, before = some.then(joined), before + some.steps
-    found = [pipeline.weights if version == 0 else weights(version, digest) for version, digest in places]
-    try:
-        return unflatten(pipeline.space, show(pipeline, [joined], [before], found))
-    except KeyError as error:
-        raise CorruptStoreError(
-            f"episode {parts[-1].id}: a version that acted has no weight {error}: its stream has other connectors"
-        ) from error
 
 
 def _pairs(one: Leaves, other: Leaves) -> zip[tuple[NDArray[Any], NDArray[Any]]]:
