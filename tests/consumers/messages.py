@@ -20,6 +20,7 @@ from penstock_consumers.store.commits import Limits
 from penstock_consumers.store.replay_store import ReplayStore
 from penstock_schemas.chunks import Ends, Exploration
 from penstock_schemas.columns import Column, item_column, list_column
+from penstock_schemas.log.memory import MemoryLog
 from penstock_schemas.messages import Encoded, encode_begin, encode_chunks, encode_end, encode_tick
 from penstock_schemas.spaces import Box, Dict, Discrete, MultiBinary, Text, Tuple
 from penstock_schemas.stream import StreamSpec
@@ -29,10 +30,10 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
+    from penstock_consumers.partition import Committed
     from penstock_consumers.store.bucket import Bucket
     from penstock_schemas.errors import RejectedError
     from penstock_schemas.log import Appended, Record
-    from penstock_schemas.log.memory import MemoryLog
 
 STREAM = "test"
 TOPIC = f"rollouts.{STREAM}"
@@ -347,6 +348,24 @@ def take_all(partition: Partition, log: MemoryLog) -> None:
     for record in records(log, partition.partition):
         if record.offset >= partition.high_water:
             partition.take(record)
+
+
+def store_all(log: MemoryLog, bucket: Bucket) -> Committed | None:
+    """Judge and commit all that a log holds; what that came to."""
+    partition = open_partition(log, bucket)
+    take_all(partition, log)
+    return partition.commit()
+
+
+def store_messages(bucket: Bucket, *messages: Iterable[Row], spec: StreamSpec = SPEC) -> Committed | None:
+    """Store what one producer says in messages of rows; what that came to."""
+    log = MemoryLog(clock=Clock())
+    log.create(TOPIC)
+    producer = ScriptedProducer(log, spec=spec)
+    producer.begin()
+    for rows in messages:
+        producer.send(*rows)
+    return store_all(log, bucket)
 
 
 def stored_episodes(bucket: Bucket, partitions: Iterable[int] = (0,)) -> list[dict[str, Any]]:

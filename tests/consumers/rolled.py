@@ -20,7 +20,7 @@ from penstock_producers.rollout import Rollout
 from penstock_schemas.log.memory import MemoryLog
 from penstock_schemas.messages import encode_begin, encode_chunks
 from penstock_schemas.spaces import leaves
-from tests.consumers.messages import STREAM, TOPIC, Clock, append, open_partition, take_all
+from tests.consumers.messages import STREAM, TOPIC, Clock, append, store_all
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -208,7 +208,5 @@ def rolled(
                 sequence += 1
     finally:
         env.close()
-    partition = open_partition(log, bucket)
-    take_all(partition, log)
-    partition.commit()
+    store_all(log, bucket)
     return spec

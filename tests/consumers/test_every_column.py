@@ -29,7 +29,7 @@ from tests.consumers.messages import (
     append,
     open_partition,
     records,
-    take_all,
+    store_messages,
 )
 from tests.schemas.batches import make_batch, make_rows, replaced
 from tests.schemas.random_spaces import same_bits
@@ -232,15 +232,8 @@ def test_what_is_read_of_a_state_is_a_view_of_the_store(bucket: Bucket) -> None:
 
 def test_a_segment_of_a_stream_without_them_has_no_column_for_them() -> None:
     plain = replace(NESTED, states=(), metrics=())
-    log = MemoryLog(clock=Clock())
-    log.create(TOPIC)
-    producer = ScriptedProducer(log, spec=plain)
-    producer.begin()
-    producer.send(Row(0, 0, 0, 0, 2, Ends.TERMINATED))
     bucket = open_bucket("memory://")
-    partition = open_partition(log, bucket)
-    take_all(partition, log)
-    partition.commit()
+    store_messages(bucket, [Row(0, 0, 0, 0, 2, Ends.TERMINATED)], spec=plain)
     (episode,) = Replay.open(bucket).episodes()
     assert (episode.chunk_state, episode.metrics) == ({}, {})
     names = segments.episode_schema(plain).names

@@ -19,17 +19,7 @@ from penstock_consumers.store import layout
 from penstock_consumers.store.bucket import open_bucket
 from penstock_schemas.chunks import Ends, fixed
 from penstock_schemas.errors import StoreError
-from penstock_schemas.log.memory import MemoryLog
-from tests.consumers.messages import (
-    NESTED,
-    TOPIC,
-    Clock,
-    Row,
-    ScriptedProducer,
-    WrappedBucket,
-    open_partition,
-    take_all,
-)
+from tests.consumers.messages import NESTED, Row, WrappedBucket, store_messages
 from tests.consumers.stores import Writer, episodes, stream
 
 if TYPE_CHECKING:
@@ -88,15 +78,8 @@ def test_sizes(bucket: Bucket) -> None:
 
 
 def test_what_is_open_counts_as_such() -> None:
-    log = MemoryLog(clock=Clock())
-    log.create(TOPIC)
-    producer = ScriptedProducer(log)
-    producer.begin()
-    producer.send(Row(0, 0, 0, 0, 3, Ends.TERMINATED), Row(1, 0, 0, 0, 5))
     bucket = open_bucket("memory://")
-    partition = open_partition(log, bucket)
-    take_all(partition, log)
-    partition.commit()
+    store_messages(bucket, [Row(0, 0, 0, 0, 3, Ends.TERMINATED), Row(1, 0, 0, 0, 5)])
     ended, opened = (sum(len(bucket.read(name)) for name in bucket.list(f"{kind}/")) for kind in ("segments", "open"))
     assert describe(bucket)["bytes"] == {
         "segments": ended,
@@ -141,19 +124,13 @@ def test_the_text_names_what_counts(bucket: Bucket) -> None:
 
 
 def test_the_parts_of_a_cut_episode_are_one() -> None:
-    log = MemoryLog(clock=Clock())
-    log.create(TOPIC)
-    producer = ScriptedProducer(log, spec=NESTED)
-    producer.begin()
-    producer.send(
+    rows = (
         Row(0, 0, 0, 0, 4, Ends.CUT),
         Row(0, 1, 0, 0, 2, Ends.TERMINATED, continues=0),
         Row(0, 2, 0, 0, 3, Ends.TERMINATED),
     )
     bucket = open_bucket("memory://")
-    partition = open_partition(log, bucket)
-    take_all(partition, log)
-    committed = partition.commit()
+    committed = store_messages(bucket, rows, spec=NESTED)
     info = describe(bucket)
     assert (info["ends"]["cut"], info["ends"]["terminated"], info["episodes"]) == (1, 2, 3)
     assert [

@@ -11,7 +11,7 @@ from penstock_consumers.store.bucket import open_bucket
 from penstock_consumers.verify import quick, verify
 from penstock_schemas.chunks import Ends
 from penstock_schemas.log.memory import MemoryLog
-from tests.consumers.messages import TOPIC, Clock, Row, ScriptedProducer, open_partition, take_all
+from tests.consumers.messages import TOPIC, Clock, Row, ScriptedProducer, open_partition, store_messages, take_all
 from tests.consumers.stores import Writer, episodes, stream
 
 if TYPE_CHECKING:
@@ -130,14 +130,7 @@ for words in sys.argv[2:]:
 
 
 def test_commands_are_watched_on_a_terminal_but_never_in_a_pipeline(tmp_path: Path) -> None:
-    log = MemoryLog(clock=Clock())
-    log.create(TOPIC)
-    producer = ScriptedProducer(log)
-    producer.begin()
-    producer.send(Row(0, 0, 0, 0, 3, Ends.TERMINATED))
-    partition = open_partition(log, open_bucket(tmp_path / "store"))
-    take_all(partition, log)
-    partition.commit()
+    store_messages(open_bucket(tmp_path / "store"), [Row(0, 0, 0, 0, 3, Ends.TERMINATED)])
     quiet = ("info --json", "verify --quick --json")
     loud = ("info", "verify --quick", f"plot --output {tmp_path}/return.png")
     command = [sys.executable, "-c", COMMANDS, str(tmp_path / "store"), *quiet, *loud]

@@ -15,20 +15,8 @@ from penstock_consumers.store import layout
 from penstock_consumers.store.bucket import open_bucket
 from penstock_schemas.chunks import Ends
 from penstock_schemas.errors import CorruptStoreError, StoreError, StoreFormatError
-from penstock_schemas.log.memory import MemoryLog
 from penstock_schemas.spaces import Box, Discrete
-from tests.consumers.messages import (
-    NESTED,
-    TOPIC,
-    VALUES,
-    Clock,
-    Place,
-    Row,
-    ScriptedProducer,
-    WrappedBucket,
-    open_partition,
-    take_all,
-)
+from tests.consumers.messages import NESTED, VALUES, Place, Row, WrappedBucket, store_messages
 from tests.consumers.stores import CHUNK_STEPS, Episodes, Writer, episodes, stream
 
 if TYPE_CHECKING:
@@ -396,16 +384,13 @@ def test_many_segments_keep_no_file_open(tmp_path: Path) -> None:
 
 def nested_store() -> Bucket:
     """Two episodes of a nested stream, of which the second continues the first; then one that was aborted."""
-    log = MemoryLog(clock=Clock())
-    log.create(TOPIC)
-    producer = ScriptedProducer(log, spec=NESTED)
-    producer.begin()
-    producer.send(Row(2, 0, 0, 0, 4, Ends.CUT, seed=9), Row(2, 1, 0, 0, 3, continues=0), Row(3, 5, 0, 0, 2))
-    producer.send(Row(2, 1, 1, 3, 2, Ends.TERMINATED), Row(3, 5, 1, 2, 0, Ends.ABORTED, "env_died"))
     bucket = open_bucket("memory://")
-    partition = open_partition(log, bucket)
-    take_all(partition, log)
-    partition.commit()
+    store_messages(
+        bucket,
+        [Row(2, 0, 0, 0, 4, Ends.CUT, seed=9), Row(2, 1, 0, 0, 3, continues=0), Row(3, 5, 0, 0, 2)],
+        [Row(2, 1, 1, 3, 2, Ends.TERMINATED), Row(3, 5, 1, 2, 0, Ends.ABORTED, "env_died")],
+        spec=NESTED,
+    )
     return bucket
 
 

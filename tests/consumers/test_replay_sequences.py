@@ -23,7 +23,16 @@ from penstock_schemas.chunks import Ends
 from penstock_schemas.errors import SettingsError, StoreError
 from penstock_schemas.log.memory import MemoryLog
 from penstock_schemas.spaces import flatten
-from tests.consumers.messages import NESTED, TOPIC, Clock, Row, ScriptedProducer, open_partition, take_all
+from tests.consumers.messages import (
+    NESTED,
+    TOPIC,
+    Clock,
+    Row,
+    ScriptedProducer,
+    open_partition,
+    store_messages,
+    take_all,
+)
 from tests.consumers.rolled import rolled
 from tests.consumers.stores import CHUNK_STEPS, Writer, episodes, stream
 
@@ -382,17 +391,10 @@ def test_burn_in_reaches_over_what_the_condition_leaves_out(bucket: Bucket) -> N
 
 def test_states_are_met_at_chunks() -> None:
     """In an episode of chunks of 4, 5 and 2 steps; the state counts steps by sevens."""
-    log = MemoryLog(clock=Clock())
-    log.create(TOPIC)
-    producer = ScriptedProducer(log, spec=NESTED)
-    producer.begin()
-    producer.send(Row(0, 0, 0, 0, 4))
-    producer.send(Row(0, 0, 1, 4, 5))
-    producer.send(Row(0, 0, 2, 9, 2, Ends.TERMINATED))
     bucket = open_bucket("memory://")
-    partition = open_partition(log, bucket)
-    take_all(partition, log)
-    partition.commit()
+    store_messages(
+        bucket, [Row(0, 0, 0, 0, 4)], [Row(0, 0, 1, 4, 5)], [Row(0, 0, 2, 9, 2, Ends.TERMINATED)], spec=NESTED
+    )
     replay = Replay.open(bucket)
 
     chunks = every_window(replay, length=5, overlap=2)

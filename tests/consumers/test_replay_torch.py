@@ -23,7 +23,7 @@ from penstock_schemas.chunks import Ends
 from penstock_schemas.errors import CorruptStoreError, SettingsError, StoreError, StoreUnavailableError
 from penstock_schemas.log.memory import MemoryLog
 from penstock_schemas.messages import encode_begin, encode_chunks
-from tests.consumers.messages import NESTED, TOPIC, Clock, append, open_partition, take_all
+from tests.consumers.messages import NESTED, TOPIC, Clock, append, store_all
 from tests.consumers.stores import Writer, episodes, stream
 from tests.schemas.batches import make_batch, make_rows
 
@@ -55,9 +55,7 @@ def nested(tmp_path_factory: pytest.TempPathFactory) -> Path:
     incarnation = append(log, encode_begin(NESTED, "pod-0", "a-start"), "pod-0").offset
     batch = make_batch(NESTED, make_rows(generator, chunks=8, from_start=True), generator=generator)
     append(log, encode_chunks(NESTED, batch, producer="pod-0", incarnation=incarnation, sequence=0), "pod-0")
-    partition = open_partition(log, open_bucket(folder))
-    take_all(partition, log)
-    partition.commit()
+    store_all(log, open_bucket(folder))
     return folder
 
 

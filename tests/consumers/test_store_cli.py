@@ -14,7 +14,7 @@ from penstock_consumers.store_cli import format_report, run
 from penstock_consumers.verify import Report
 from penstock_schemas.chunks import Ends
 from penstock_schemas.log.memory import MemoryLog
-from tests.consumers.messages import TOPIC, Clock, Row, ScriptedProducer, open_partition, take_all
+from tests.consumers.messages import TOPIC, Clock, Row, ScriptedProducer, store_all
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -28,9 +28,7 @@ def store(tmp_path: Path) -> str:
     producer.begin()
     producer.send(Row(0, 0, 0, 0, 3, Ends.TERMINATED), Row(1, 0, 0, 0, 5))
     producer.end("preempted")
-    partition = open_partition(log, open_bucket(tmp_path / "store"))
-    take_all(partition, log)
-    partition.commit()
+    store_all(log, open_bucket(tmp_path / "store"))
     return str(tmp_path / "store")
 
 

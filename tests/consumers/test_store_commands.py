@@ -12,17 +12,7 @@ from penstock_consumers.store import commits
 from penstock_consumers.store.bucket import open_bucket
 from penstock_consumers.store_cli import run
 from penstock_schemas.chunks import Ends
-from penstock_schemas.log.memory import MemoryLog
-from tests.consumers.messages import (
-    NESTED,
-    TOPIC,
-    Clock,
-    Row,
-    ScriptedProducer,
-    WrappedBucket,
-    open_partition,
-    take_all,
-)
+from tests.consumers.messages import NESTED, Row, WrappedBucket, store_messages
 from tests.consumers.stores import Writer, episodes, stream
 
 if TYPE_CHECKING:
@@ -200,15 +190,8 @@ def test_show_of_a_short_episode_shows_each_step_once(
 
 
 def nested_store(folder: Path) -> str:
-    log = MemoryLog(clock=Clock())
-    log.create(TOPIC)
-    producer = ScriptedProducer(log, spec=NESTED)
-    producer.begin()
-    producer.send(Row(0, 0, 0, 0, 3), Row(1, 0, 0, 0, 2, Ends.TERMINATED), Row(2, 0, 0, 0, 6))
-    producer.send(Row(0, 0, 1, 3, 0, Ends.ABORTED, "broke"))
-    partition = open_partition(log, open_bucket(folder))
-    take_all(partition, log)
-    partition.commit()
+    begun = Row(0, 0, 0, 0, 3), Row(1, 0, 0, 0, 2, Ends.TERMINATED), Row(2, 0, 0, 0, 6)
+    store_messages(open_bucket(folder), begun, [Row(0, 0, 1, 3, 0, Ends.ABORTED, "broke")], spec=NESTED)
     return str(folder)
 
 

@@ -21,7 +21,7 @@ from penstock_schemas.messages import encode_begin, encode_chunks
 from penstock_schemas.sent import sent_columns
 from penstock_schemas.spaces import Box, Dict, Discrete
 from penstock_schemas.stream import StreamSpec
-from tests.consumers.messages import STREAM, TOPIC, Clock, append, open_partition, take_all
+from tests.consumers.messages import STREAM, TOPIC, Clock, append, store_all
 from tests.schemas.batches import Row, make_batch
 
 if TYPE_CHECKING:
@@ -69,9 +69,7 @@ def store_of(folder: Path, spec: StreamSpec, rows: Sequence[Row], values: dict[s
     batch = make_batch(spec, rows, values=values)
     message = encode_chunks(spec, batch, producer="a/pod-0", incarnation=incarnation, sequence=0)
     append(log, message, "a/pod-0")
-    partition = open_partition(log, open_bucket(folder))
-    take_all(partition, log)
-    partition.commit()
+    store_all(log, open_bucket(folder))
     return str(folder)
 
 
