@@ -5,11 +5,20 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from penstock_consumers.store.bucket import open_bucket
 from tests.consumers import s3
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
+
+    from penstock_consumers.store.bucket import Bucket
+
+
+@pytest.fixture(params=["folder", "memory"])
+def bucket(request: pytest.FixtureRequest, tmp_path: Path) -> Bucket:
+    """A bucket that is empty, of either kind that needs no server."""
+    return open_bucket(tmp_path / "store" if request.param == "folder" else "memory://")
 
 
 @pytest.fixture

@@ -47,11 +47,6 @@ class Watched(WrappedBucket):
         return self.inner.folders(prefix) if self.listed is None else self.listed.get(prefix, [])
 
 
-@pytest.fixture(params=["folder", "memory"])
-def bucket(request: pytest.FixtureRequest, tmp_path: Path) -> Bucket:
-    return open_bucket(tmp_path / "store" if request.param == "folder" else "memory://")
-
-
 def listing(bucket: Bucket, prefix: str) -> dict[str, list[str]]:
     """What lists of a prefix and of all below it answer now."""
     below = list(bucket.folders(prefix))

@@ -45,9 +45,9 @@ class Watched(WrappedBucket):
         return self.inner.read(name)
 
 
-@pytest.fixture(params=["folder", "memory"])
-def bucket(request: pytest.FixtureRequest, tmp_path: Path) -> Watched:
-    return Watched(open_bucket(tmp_path / "store" if request.param == "folder" else "memory://"))
+@pytest.fixture
+def bucket(bucket: Bucket) -> Watched:
+    return Watched(bucket)
 
 
 @pytest.fixture

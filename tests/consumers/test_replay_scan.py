@@ -24,7 +24,6 @@ from tests.schemas.random_spaces import same_bits
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from pathlib import Path
 
     from penstock_consumers.replay.snapshot import Snapshot
     from penstock_consumers.store.bucket import Bucket
@@ -38,9 +37,8 @@ STEPS = 100
 IN_ORDER = [*range(5), *range(10, 15), *range(5, 10)]
 
 
-@pytest.fixture(params=["folder", "memory"])
-def bucket(request: pytest.FixtureRequest, tmp_path: Path) -> Bucket:
-    bucket = open_bucket(tmp_path / "store" if request.param == "folder" else "memory://")
+@pytest.fixture
+def bucket(bucket: Bucket) -> Bucket:
     writer = Writer(bucket, stream())
     for number, lengths in enumerate(LENGTHS):
         stored = episodes(writer.spec, lengths, first=5 * number, ends=ENDS, version=10 * number, closed_offset=number)

@@ -28,9 +28,8 @@ ENDS = (Ends.TERMINATED, Ends.TRUNCATED, Ends.TERMINATED | Ends.TRUNCATED, Ends.
 LENGTHS = ([1, 2, 5, 9, 4], [8, 1, 1, 30, 7], [12, 3, 4, 6, 7])
 
 
-@pytest.fixture(params=["folder", "memory"])
-def bucket(request: pytest.FixtureRequest, tmp_path: Path) -> Bucket:
-    bucket = open_bucket(tmp_path / "store" if request.param == "folder" else "memory://")
+@pytest.fixture
+def bucket(bucket: Bucket) -> Bucket:
     writer = Writer(bucket, stream())
     for number, lengths in enumerate(LENGTHS):
         stored = episodes(writer.spec, lengths, first=5 * number, ends=ENDS, version=10 * number)

@@ -21,7 +21,6 @@ from tests.consumers.upkept import Owned, counted, live, newest
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-    from pathlib import Path
 
     import pyarrow as pa
 
@@ -151,11 +150,6 @@ def test_no_more_are_joined_than_fit() -> None:
     live = [entry(at, 30_000_000) for at in range(FAN_IN)]
     assert list(plan(live, MOST)) == live[:4]
     assert len(plan([entry(at, 100) for at in range(1_000)], MOST)) == MOST_JOINED
-
-
-@pytest.fixture(params=["folder", "memory"])
-def bucket(request: pytest.FixtureRequest, tmp_path: Path) -> Bucket:
-    return open_bucket(tmp_path / "store" if request.param == "folder" else "memory://")
 
 
 def test_joining_changes_no_episode(bucket: Bucket) -> None:

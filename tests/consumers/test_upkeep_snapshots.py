@@ -16,16 +16,9 @@ from tests.consumers.messages import SPEC, WrappedBucket
 from tests.consumers.upkept import Meddled, Owned, live, newest
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from penstock_consumers.store.bucket import Bucket
 
 NAME = "snapshots/before.json"
-
-
-@pytest.fixture(params=["folder", "memory"])
-def bucket(request: pytest.FixtureRequest, tmp_path: Path) -> Bucket:
-    return open_bucket(tmp_path / "store" if request.param == "folder" else "memory://")
 
 
 @pytest.fixture

@@ -8,7 +8,6 @@ import pyarrow as pa
 import pytest
 
 from penstock_consumers.store import commits, layout, segments, snapshots
-from penstock_consumers.store.bucket import open_bucket
 from penstock_consumers.store.commits import Commit, Retired, SegmentEntry
 from penstock_consumers.upkeep import Retention, compact, gc, retain
 from penstock_consumers.verify import Report, quick, verify
@@ -19,14 +18,8 @@ from tests.consumers.upkept import Owned, live, newest
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
-    from pathlib import Path
 
     from penstock_consumers.store.bucket import Bucket
-
-
-@pytest.fixture(params=["folder", "memory"])
-def bucket(request: pytest.FixtureRequest, tmp_path: Path) -> Bucket:
-    return open_bucket(tmp_path / "store" if request.param == "folder" else "memory://")
 
 
 @pytest.fixture
