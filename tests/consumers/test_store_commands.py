@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -12,6 +11,7 @@ from penstock_consumers.store import commits
 from penstock_consumers.store.bucket import open_bucket
 from penstock_consumers.store_cli import run
 from penstock_schemas.chunks import Ends
+from tests.consumers.commands import answered
 from tests.consumers.messages import NESTED, Row, WrappedBucket, store_messages
 from tests.consumers.stores import Writer, episodes, stream
 
@@ -19,16 +19,9 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
-def listed(capsys: pytest.CaptureFixture[str], *words: str) -> Any:
-    """What a command answers as JSON."""
-    capsys.readouterr()
-    assert run([*words, "--json"]) == 0
-    return json.loads(capsys.readouterr().out)
-
-
 def ids(capsys: pytest.CaptureFixture[str], *words: str) -> list[int]:
     """The numbers of the episodes that `ls` lists."""
-    return [int(one["id"].rpartition("/")[2]) for one in listed(capsys, "ls", *words)]
+    return [int(one["id"].rpartition("/")[2]) for one in answered(capsys, "ls", *words)]
 
 
 @pytest.fixture
@@ -59,7 +52,7 @@ def test_ls_takes_turns_where_partitions_end_episodes_at_the_same_time(
 
 
 def test_ls_tells_what_an_episode_is(store: str, capsys: pytest.CaptureFixture[str]) -> None:
-    found = listed(capsys, "ls", store)
+    found = answered(capsys, "ls", store)
     assert found[0] == {
         "id": "producer-1/7/4/9",
         "length": 6,
@@ -136,12 +129,12 @@ def test_a_return_that_is_no_number_is_null(tmp_path: Path, capsys: pytest.Captu
         [float("nan"), float("inf")],
     )
     writer.commit(0, episodes(writer.spec, [2, 3]).__class__(made.spec, batch, made.lengths, made.ends, 0))
-    assert [one["return"] for one in listed(capsys, "ls", str(tmp_path))] == [None, None]
+    assert [one["return"] for one in answered(capsys, "ls", str(tmp_path))] == [None, None]
     assert len(ids(capsys, str(tmp_path), "--min-return", "5")) == 1
 
 
 def test_show_tells_all_of_an_episode(store: str, capsys: pytest.CaptureFixture[str]) -> None:
-    found = listed(capsys, "show", store, "producer-0/7/2/2", "--steps", "1")
+    found = answered(capsys, "show", store, "producer-0/7/2/2", "--steps", "1")
     assert {name: found[name] for name in ("id", "end", "length", "return", "seed", "closed_offset")} == {
         "id": "producer-0/7/2/2",
         "end": "terminated_and_truncated",
@@ -185,7 +178,7 @@ def test_show_as_text(store: str, capsys: pytest.CaptureFixture[str]) -> None:
 def test_show_of_a_short_episode_shows_each_step_once(
     store: str, steps: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    found = listed(capsys, "show", store, "producer-1/7/0/5", "--steps", steps)
+    found = answered(capsys, "show", store, "producer-1/7/0/5", "--steps", steps)
     assert [one["step"] for one in found["steps"]] == [0, 1]
 
 
@@ -196,7 +189,7 @@ def nested_store(folder: Path) -> str:
 
 
 def test_show_of_every_kind_of_column(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    found = listed(capsys, "show", nested_store(tmp_path), "producer-0/0/1/0")
+    found = answered(capsys, "show", nested_store(tmp_path), "producer-0/0/1/0")
     assert found["metrics"] == {"score": 0.5, "laps": None}
     assert found["steps"][0]["observation"] == {"place": [0.0, 0.0, 1.0, 0.0, 0.0], "said": "é1 0 0"}
     assert found["steps"][0]["action"] == [1, [0, 1]]
@@ -205,7 +198,7 @@ def test_show_of_every_kind_of_column(tmp_path: Path, capsys: pytest.CaptureFixt
 
 
 def test_show_of_an_episode_whose_last_chunk_has_no_step(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    found = listed(capsys, "show", nested_store(tmp_path), "producer-0/0/0/0")
+    found = answered(capsys, "show", nested_store(tmp_path), "producer-0/0/0/0")
     assert [(one["steps"], one["policy_version"]) for one in found["chunks"]] == [(3, 0), (0, None)]
     assert found["abort_reason"] == "broke"
 

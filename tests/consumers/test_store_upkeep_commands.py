@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
 
@@ -13,6 +13,7 @@ from penstock_consumers.store.bucket import open_bucket
 from penstock_consumers.store_cli import run
 from penstock_schemas.chunks import Ends
 from penstock_schemas.log.memory import MemoryLog
+from tests.consumers.commands import answered
 from tests.consumers.messages import TOPIC, Clock, Row, ScriptedProducer, open_partition, stored_episodes, take_all
 
 if TYPE_CHECKING:
@@ -36,13 +37,6 @@ def store(tmp_path: Path) -> str:
         take_all(partition, log)
         partition.commit()
     return str(tmp_path / "store")
-
-
-def answered(capsys: pytest.CaptureFixture[str], *words: str) -> Any:
-    """What a command answers as JSON."""
-    capsys.readouterr()
-    assert run([*words, "--json"]) == 0
-    return json.loads(capsys.readouterr().out)
 
 
 def segments(store: str) -> list[str]:
