@@ -298,7 +298,8 @@ def test_a_mixture_tells_what_a_part_tells_with_the_weights_of_the_mixture() -> 
     prioritized = Prioritized(beta=0.5)
     sampler = over(Mixture([(prioritized, 1.0), (Recency(20), 3.0)]), replay)
     assert sampler.tells == ("index", "weight")
-    items, beside = sampler.draw(np.random.default_rng(0), (20, 16))
+    drawn = sampler.draw(np.random.default_rng(0), (20, 16))
+    items, beside = drawn.items, drawn.beside
     weights = (len(STEP) * sampler.probability(items)) ** -0.5
     np.testing.assert_allclose(beside["weight"], weights / weights.max(axis=1, keepdims=True), rtol=1e-6)
     prioritized.update(beside["index"].ravel(), np.full(items.size, 9.0))

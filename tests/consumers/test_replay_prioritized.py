@@ -77,6 +77,13 @@ class Stored:
         return Index(snapshot, (where or Where()).at(snapshot), **self.layout)
 
 
+def draw(
+    sampler: Sampler, rng: np.random.Generator, size: int | tuple[int, int]
+) -> tuple[NDArray[np.int64], dict[str, NDArray[Any]]]:
+    drawn = sampler.draw(rng, size)
+    return drawn.items, drawn.beside
+
+
 def names_of(index: Index) -> list[tuple[int, int]]:
     """The episode and the step with which each item begins."""
     names: list[tuple[int, int]] = []
@@ -143,7 +150,7 @@ def test_it_equals_a_table_whatever_happens(tmp_path: Path, layout: str, seed: i
         names = list(reference.priorities)
         match step:
             case "draw":
-                items, beside = sampler.draw(rng, (2, 5))
+                items, beside = draw(sampler, rng, (2, 5))
                 expected = (len(names) * reference.probability()[items]) ** -0.7
                 expected /= expected.max(axis=1, keepdims=True)
                 np.testing.assert_allclose(beside["weight"], expected, rtol=1e-5)
@@ -178,7 +185,7 @@ def test_draws_follow_the_priorities() -> None:
     prioritized = Prioritized(alpha=0.7)
     sampler = prioritized.over(stored.index())
     rng = np.random.default_rng(1)
-    items, beside = sampler.draw(rng, 10_000)
+    items, beside = draw(sampler, rng, 10_000)
     assert len(np.unique(items)) == len(stored.index()) > 150
     priorities = rng.choice([0.0, 0.5, 1.0, 4.0], size=len(items))
     prioritized.update(beside["index"], priorities)
@@ -215,9 +222,9 @@ def test_the_rare_weigh_most() -> None:
     stored = Stored()
     prioritized = Prioritized(alpha=1.0, beta=1.0)
     sampler = prioritized.over(stored.index())
-    items, beside = sampler.draw(np.random.default_rng(0), 500)
+    items, beside = draw(sampler, np.random.default_rng(0), 500)
     prioritized.update(beside["index"], np.where(items % 2, 4.0, 1.0))
-    items, beside = sampler.draw(np.random.default_rng(0), (10, 50))
+    items, beside = draw(sampler, np.random.default_rng(0), (10, 50))
     np.testing.assert_allclose(beside["weight"], np.where(items % 2, 0.25, 1.0))
     prioritized.beta = 0.0
     np.testing.assert_array_equal(sampler.draw(np.random.default_rng(0), 50).beside["weight"], 1.0)
@@ -230,7 +237,7 @@ def test_what_is_new_has_the_largest_priority_so_far() -> None:
     stored = Stored()
     prioritized = Prioritized(alpha=1.0)
     sampler = prioritized.over(stored.index())
-    items, beside = sampler.draw(np.random.default_rng(0), 2_000)
+    items, beside = draw(sampler, np.random.default_rng(0), 2_000)
     prioritized.update(beside["index"], np.full(len(items), 7.0))
     prioritized.update(beside["index"], np.full(len(items), 0.5))
     before = set(names_of(stored.index()))
@@ -258,7 +265,7 @@ def test_priorities_stay_where_a_condition_moves(layout: dict[str, int]) -> None
         sampler = prioritized.over(index)
         probability = sampler.probability(np.arange(len(names)))
         np.testing.assert_allclose(probability, reference.probability(), rtol=1e-6)
-        items, beside = sampler.draw(rng, 100)
+        items, beside = draw(sampler, rng, 100)
         priorities = rng.random(100) * 10
         prioritized.update(beside["index"], priorities)
         reference.update([names[item] for item in items], priorities)
@@ -269,7 +276,7 @@ def test_a_priority_that_is_none_changes_nothing(wrong: float) -> None:
     stored = Stored()
     prioritized = Prioritized()
     sampler = prioritized.over(stored.index())
-    _, beside = sampler.draw(np.random.default_rng(0), 5)
+    _, beside = draw(sampler, np.random.default_rng(0), 5)
     priorities = np.array([2.0, 3.0, wrong, wrong, 9.0])
     with pytest.raises(SettingsError, match=rf"priority {re.escape(str(wrong))} \(number 2 of 5\): a number from 0"):
         prioritized.update(beside["index"], priorities)
@@ -285,7 +292,7 @@ def test_the_arrays_of_an_update_are_the_callers_again() -> None:
     stored = Stored()
     prioritized = Prioritized(alpha=1.0)
     sampler = prioritized.over(stored.index())
-    items, beside = sampler.draw(np.random.default_rng(0), 1)
+    items, beside = draw(sampler, np.random.default_rng(0), 1)
     index, priorities = beside["index"], np.full(1, 0.5, np.float32)
     prioritized.update(index, priorities)
     index += 1 if items[0] == 0 else -1
@@ -298,7 +305,7 @@ def test_priorities_of_any_dtype(dtype: type) -> None:
     stored = Stored()
     prioritized = Prioritized(alpha=1.0)
     sampler = prioritized.over(stored.index())
-    items, beside = sampler.draw(np.random.default_rng(0), 50)
+    items, beside = draw(sampler, np.random.default_rng(0), 50)
     prioritized.update(beside["index"].tolist(), np.zeros(50, dtype))
     assert not sampler.probability(items).any()
     prioritized.update(beside["index"], -np.zeros(50, np.float32))
@@ -367,7 +374,7 @@ def test_what_was_never_updated_has_the_largest_priority_within_a_snapshot() -> 
     prioritized = Prioritized(alpha=1.0)
     sampler = prioritized.over(stored.index())
     every = np.arange(len(stored.index()))
-    _, beside = sampler.draw(np.random.default_rng(0), 1)
+    _, beside = draw(sampler, np.random.default_rng(0), 1)
     for given, assumed in ((1.9, 1.0), (2.0, 2.0), (1e6, 1e6), (0.5, 1e6)):
         prioritized.update(beside["index"], [given])
         likely = sampler.probability(every)
@@ -397,7 +404,7 @@ def test_a_priority_of_0_is_never_drawn_whatever_alpha_is() -> None:
     stored = Stored()
     prioritized = Prioritized(alpha=0.0)
     sampler = prioritized.over(stored.index())
-    items, beside = sampler.draw(np.random.default_rng(0), 4)
+    items, beside = draw(sampler, np.random.default_rng(0), 4)
     prioritized.update(beside["index"], np.zeros(4))
     assert not np.isin(sampler.draw(np.random.default_rng(1), 1_000).items, items).any()
 
@@ -422,7 +429,7 @@ def test_a_restart_goes_on_where_it_was(tmp_path: Path) -> None:
     prioritized = Prioritized(0.5, 0.25, ahead=0.5)
     sampler = prioritized.over(stored.index())
     rng = np.random.default_rng(0)
-    _, beside = sampler.draw(rng, 100)
+    _, beside = draw(sampler, rng, 100)
     prioritized.update(beside["index"], rng.random(100) * 100)
     prioritized.save(tmp_path / "new" / "priorities.safetensors")
     again = Prioritized.load(str(tmp_path / "new" / "priorities.safetensors"))
@@ -504,7 +511,7 @@ class Meddler(Sampler):
 
     def draw(self, rng: np.random.Generator, size: Any) -> Drawn:
         self.prioritized.update(np.arange(self.items), np.zeros(self.items))
-        return Drawn(rng.integers(self.items, size=size), {})
+        return Drawn.of(rng.integers(self.items, size=size))
 
     def probability(self, items: NDArray[np.int64]) -> NDArray[np.float64]:
         return np.zeros(items.shape)

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from penstock_consumers.progress import Progress
 from penstock_consumers.replay import Where, snapshot
+from penstock_consumers.replay.drawn import Drawn
 from penstock_consumers.replay.scan import batch_steps, scan
 from penstock_consumers.replay.seen import Lens
 from penstock_consumers.replay.transitions import Transitions
@@ -72,7 +73,7 @@ def assert_as_transitions(at: Snapshot, spec: StreamSpec, where: Where, batches:
     """What transitions are given when all of them are asked for one after the other."""
     view = Transitions(spec, where, n_step=1, gamma=1.0, columns=None)
     index = view.index(at)
-    one_by_one = view.block(index, np.arange(len(index)))(slice(None))
+    one_by_one = view.block(index, Drawn.of(np.arange(len(index))))(slice(None))
     expected, found = dict(leaves(one_by_one)), joined(batches)
     assert list(batches[0]) == list(one_by_one)
     for name, values in expected.items():

@@ -13,6 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from penstock_consumers.replay import Replay, Uniform, Where
+from penstock_consumers.replay.drawn import Drawn
 from penstock_consumers.replay.seen import Lens
 from penstock_consumers.replay.sequences import Sequences
 from penstock_consumers.replay.versions import Versions
@@ -233,7 +234,7 @@ def every_window(replay: Replay, *, where: Where = EVERYTHING, **asked: Any) -> 
     """Each window once, in order."""
     view = Sequences(replay.spec, where, **{"burn_in": 0, "overlap": 0, "packed": False, "columns": None, **asked})
     index = view.index(replay._snapshot)
-    return view.block(index, np.arange(len(index)))(slice(0, len(index)))
+    return view.block(index, Drawn.of(np.arange(len(index))))(slice(0, len(index)))
 
 
 # Tests.
@@ -294,7 +295,7 @@ def test_sequences_are_the_windows_of_the_episodes(
     # Some twice, some never, in any order; and given in two batches.
     items = np.random.default_rng(0).integers(0, len(index), 2 * len(index))
     drawn = [expected[item] for item in items]
-    block = view.block(index, items)
+    block = view.block(index, Drawn.of(items))
     checked = Checked(spec, found, None if packed else burn_in + length)
     for some in (slice(0, len(index)), slice(len(index), 2 * len(index))):
         checked.check(block(some), drawn[some])

@@ -11,6 +11,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from penstock_consumers.replay import Replay, Where, episodes, snapshot
+from penstock_consumers.replay.drawn import Drawn
 from penstock_consumers.replay.scan import scan
 from penstock_consumers.replay.transitions import Transitions
 from penstock_consumers.store.bucket import open_bucket
@@ -37,7 +38,7 @@ def taken(told: Iterable[tuple[int, Iterable[Told]]]) -> tuple[Snapshot, dict[in
 def by_transitions(at: Snapshot, where: Where) -> list[tuple[int, int]]:
     view = Transitions(SPEC, where, n_step=1, gamma=0.9, columns=["observation"])
     index = view.index(at)
-    return places(view.block(index, np.arange(len(index)))(slice(None)))
+    return places(view.block(index, Drawn.of(np.arange(len(index))))(slice(None)))
 
 
 def by_scan(at: Snapshot, where: Where) -> list[tuple[int, int]]:

@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from penstock_consumers.replay.choosing import Chooser, Sampler
+    from penstock_consumers.replay.drawn import Drawn
     from penstock_consumers.replay.index import Index
     from penstock_consumers.replay.snapshot import Snapshot
 
@@ -37,12 +38,12 @@ class View(Protocol):
         """The items of a snapshot; raises `StoreError` where there are none. Of `before`, it takes what still holds."""
         ...
 
-    def block(self, index: Index, items: NDArray[np.int64]) -> Callable[[slice], Batch]:
-        """Read items; what is answered cuts batches out of them."""
+    def block(self, index: Index, drawn: Drawn) -> Callable[[slice], Batch]:
+        """Read what was drawn; what is answered cuts batches out of them."""
         ...
 
 
-class Drawn:
+class Batches:
     """Batches that are drawn without end.
 
     `snapshot` is asked before each, and what was drawn of one with other segments is dropped. An error ends nothing:
@@ -69,7 +70,7 @@ class Drawn:
         self._sampler: Sampler | None = chooser.over(self._index)
         self._block = _Block()
 
-    def __iter__(self) -> Drawn:
+    def __iter__(self) -> Batches:
         return self
 
     def __next__(self) -> Batch:
@@ -100,8 +101,8 @@ class Drawn:
         count = _block_batches(len(self._now.entries), size, self._view.item_bytes)
         if sampler.ahead is not None:
             count = max(1, min(count, sampler.ahead // size))
-        items, beside = sampler.draw(self._rng, (count, size))
-        return _Block(count, self._view.block(self._index, items.ravel()), beside)
+        drawn = sampler.draw(self._rng, (count, size))
+        return _Block(count, self._view.block(self._index, drawn), drawn.beside)
 
 
 class _Block:

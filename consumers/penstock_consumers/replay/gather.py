@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
+    from penstock_consumers.replay.drawn import Drawn
     from penstock_consumers.replay.index import Index
     from penstock_schemas.columns import Column
     from penstock_schemas.stream import StreamSpec
@@ -75,20 +76,18 @@ class Gather:
 
     Args:
         index: what the items are of.
-        items: those that were drawn, shape (n,).
+        drawn: n of them.
         spec: the stream's.
     """
 
-    def __init__(self, index: Index, items: NDArray[np.int64], spec: StreamSpec) -> None:
+    def __init__(self, index: Index, drawn: Drawn, spec: StreamSpec) -> None:
         self.snapshot = index.snapshot
-        order = np.argsort(items)
-        self._drawn = np.empty_like(order)
-        self._drawn[order] = np.arange(len(order))
+        self._place = drawn.place.ravel()
         self._dtypes = given_dtypes(spec)
-        self.parts = _parts(index, items[order])
+        self.parts = _parts(index, drawn.lying)
 
     def __len__(self) -> int:
-        return len(self._drawn)
+        return len(self._place)
 
     def items(self, column: Column, index: Callable[[Part], NDArray[np.int64]]) -> NDArray[Any]:
         """Read an item of a list column for each draw, shape (n, *column shape), in the dtype that learners are given.
@@ -117,7 +116,7 @@ class Gather:
 
     def as_drawn(self, lying: NDArray[Any]) -> NDArray[Any]:
         """Lay values from the order in which the draws lie in the order in which they were drawn."""
-        return lying.take(self._drawn, axis=0)
+        return lying.take(self._place, axis=0)
 
 
 def given_bytes(column: Column, dtype: np.dtype[Any]) -> int:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from penstock_consumers.progress import Progress, bar, watched
 from penstock_consumers.replay import arguments, episodes, snapshot
-from penstock_consumers.replay.blocks import Drawn
+from penstock_consumers.replay.blocks import Batches
 from penstock_consumers.replay.choosing import Uniform
 from penstock_consumers.replay.choosing.chooser import chooser
 from penstock_consumers.replay.scan import scan
@@ -429,4 +429,4 @@ class Replay:
     ) -> Iterator[Batch]:
         choose = Uniform() if choose is None else chooser(choose)
         rng = arguments.generator(seed)
-        return Drawn(lambda: self._snapshot, view, choose, arguments.batch_size(batch_size), rng)
+        return Batches(lambda: self._snapshot, view, choose, arguments.batch_size(batch_size), rng)

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from penstock_consumers.replay.blocks import Batch
+    from penstock_consumers.replay.drawn import Drawn
     from penstock_consumers.replay.gather import Part
     from penstock_consumers.replay.index import Index
     from penstock_consumers.replay.seen import Lens
@@ -95,9 +96,9 @@ class Sequences:
             self.item_bytes = self._bytes_of(min(self._most, longest))
         return index
 
-    def block(self, index: Index, items: NDArray[np.int64]) -> Callable[[slice], Batch]:
+    def block(self, index: Index, drawn: Drawn) -> Callable[[slice], Batch]:
         """Read windows."""
-        return self.read(Gather(index, items, self._spec))
+        return self.read(Gather(index, drawn, self._spec))
 
     def read(self, gather: Gather) -> Callable[[slice], Batch]:
         """Read what belongs to draws; what is answered cuts a batch out of it."""

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from penstock_consumers.replay.blocks import Batch
+    from penstock_consumers.replay.drawn import Drawn
     from penstock_consumers.replay.gather import Part
     from penstock_consumers.replay.seen import Lens
     from penstock_consumers.replay.snapshot import Snapshot
@@ -84,9 +85,9 @@ class Transitions:
         """Which steps there are."""
         return self._visible.at(snapshot)
 
-    def block(self, index: Index, items: NDArray[np.int64]) -> Callable[[slice], Batch]:
+    def block(self, index: Index, drawn: Drawn) -> Callable[[slice], Batch]:
         """Read steps."""
-        return self.read(Gather(index, items, self._spec))
+        return self.read(Gather(index, drawn, self._spec))
 
     def read(self, gather: Gather) -> Callable[[slice], Batch]:
         """Read what belongs to draws; what is answered cuts a batch out of it."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from contextlib import nullcontext
 from numbers import Real
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 from penstock_schemas.errors import SettingsError
 
@@ -15,19 +15,11 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
+    from penstock_consumers.replay.drawn import Drawn
     from penstock_consumers.replay.index import Index
 
 # How many items, or how many batches of how many items each.
 Size: TypeAlias = "int | tuple[int, int]"
-
-
-class Drawn(NamedTuple):
-    """Items, drawn with replacement, in the shape of the size that was asked for."""
-
-    items: NDArray[np.int64]
-    """Their numbers in the index."""
-    beside: dict[str, NDArray[Any]]
-    """What the chooser tells of each, by name: arrays of the same shape, given with the batch."""
 
 
 class Sampler(Protocol):

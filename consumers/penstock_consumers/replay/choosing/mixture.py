@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from penstock_consumers.replay.choosing.chooser import Drawn, Sampler, chooser, count_of, positive
+from penstock_consumers.replay.choosing.chooser import Sampler, chooser, count_of, positive
+from penstock_consumers.replay.drawn import Drawn
 from penstock_schemas.errors import SettingsError
 
 if TYPE_CHECKING:
@@ -78,7 +79,7 @@ class _Mixture(Sampler):
     def draw(self, rng: np.random.Generator, size: Size) -> Drawn:
         with self.still():
             items = self._items(rng, size)
-            return Drawn(items, self.beside(items, self.probability(items)) if self.tells else {})
+            return Drawn.of(items, self.beside(items, self.probability(items)) if self.tells else {})
 
     def _items(self, rng: np.random.Generator, size: Size) -> NDArray[np.int64]:
         count = count_of(size)

@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from penstock_consumers.replay.choosing.chooser import Drawn, Sampler, count_of, share
+from penstock_consumers.replay.choosing.chooser import Sampler, count_of, share
 from penstock_consumers.replay.choosing.saved import State, load, save
 from penstock_consumers.replay.choosing.slots import slots_of
 from penstock_consumers.replay.choosing.sums import Sums
+from penstock_consumers.replay.drawn import Drawn
 from penstock_schemas.errors import SettingsError
 
 if TYPE_CHECKING:
@@ -143,7 +144,7 @@ class Prioritized:
         if not len(slots):
             return
         # Copies, for the arrays are the caller's own.
-        slots, kept = slots.astype(np.int64), _kept(given)
+        slots, (kept, largest) = slots.astype(np.int64), _kept(given)
         with self._lock:
             if not self._now:
                 raise SettingsError(f"{self}: it was given to no view yet, so no index is of it")
@@ -152,7 +153,7 @@ class Prioritized:
             if slots.view(np.uint64).max() >= behind:
                 wrong = slots[(slots < 0) | (slots >= behind)][0]
                 raise SettingsError(f'update: index {wrong} was never drawn: give batch["index"]')
-            self._largest = max(self._largest, float(kept.max()))
+            self._largest = max(self._largest, largest)
             self._updates.append((slots, kept))
             self._waiting += len(slots)
             if self._waiting >= _MOST_WAITING:
@@ -219,17 +220,21 @@ class Prioritized:
         return powered
 
 
-def _kept(priorities: NDArray[Any]) -> NDArray[np.float32]:
-    """Copy priorities; raises `SettingsError` where one is none."""
+def _kept(priorities: NDArray[Any]) -> tuple[NDArray[np.float32], float]:
+    """Copy priorities, and find the largest; raises `SettingsError` where one is none."""
     with np.errstate(over="ignore"):
         kept = priorities.astype(np.float32)
-    # The bits of what is negative, infinite or NaN are larger than those of all others.
-    if kept.view(np.uint32).max() > _MOST_BITS and not (np.isfinite(kept) & (kept >= 0.0)).all():
-        wrong = int(np.flatnonzero(~(np.isfinite(kept) & (kept >= 0.0)))[0])
-        raise SettingsError(
-            f"priority {priorities[wrong]} (number {wrong} of {len(priorities)}): a number from 0 to {_MOST:.2g}"
-        )
-    return kept
+    # Their bits are in the same order; those of what is negative, infinite or NaN are larger than all others.
+    bits = kept.view(np.uint32).max()
+    if bits > _MOST_BITS:
+        wrong = ~(np.isfinite(kept) & (kept >= 0.0))
+        if wrong.any():
+            number = int(np.flatnonzero(wrong)[0])
+            raise SettingsError(
+                f"priority {priorities[number]} (number {number} of {len(kept)}): a number from 0 to {_MOST:.2g}"
+            )
+        bits = np.abs(kept).view(np.uint32).max()
+    return kept, float(bits.view(np.float32))
 
 
 class _Prioritized(Sampler):
@@ -278,9 +283,8 @@ class _Prioritized(Sampler):
             items = self.sums.draw(rng, count_of(size))
             # While they are in order, for what is looked up in order is sooner there.
             told = self._told(items, self.sums.weights[items])
-        mixed = rng.permutation(len(items))
-        beside = {name: values[mixed].reshape(size) for name, values in told.items()}
-        return Drawn(items[mixed].reshape(size), _normalized(beside))
+        place = rng.permutation(len(items)).reshape(size)
+        return Drawn(items, place, _normalized({name: values[place] for name, values in told.items()}))
 
     def probability(self, items: NDArray[np.int64]) -> NDArray[np.float64]:
         with self._lock:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from penstock_consumers.replay.choosing.drawing import by_weight
+from penstock_consumers.replay.choosing.drawing import below
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
 # jump in memory a level.
 _SHIFT = 4
 _GROUP = 1 << _SHIFT
-# So many groups are looked at a time that they stay in the cache.
+# So many draws are looked up at a time that what they look at stays in the cache.
 _AT_A_TIME = 4096
 
 
@@ -50,8 +51,7 @@ class Sums:
     def write(self, items: NDArray[np.int64], weights: NDArray[np.float32]) -> None:
         """Give items new weights, shapes (m,); of an item that is there more than once, the last counts."""
         self._weights[items] = weights
-        # In order, for the memory answers that sooner.
-        groups = np.sort(items >> _SHIFT)
+        groups = items >> _SHIFT
         for begin in range(0, len(groups), _AT_A_TIME):
             some = groups[begin : begin + _AT_A_TIME]
             self._sums[some] = _summed(self._groups.take(some, axis=0))
@@ -66,15 +66,25 @@ class Sums:
     def draw(self, rng: np.random.Generator, count: int) -> NDArray[np.int64]:
         """Draw items in proportion to their weights, each by itself; ascending. The total must not be 0."""
         cumulated = self._summed_up()
-        group, drawn = by_weight(rng, cumulated, count)
-        # What is left of each within its group.
-        drawn -= cumulated[group]
-        drawn += self._sums[group]
-        items = group << _SHIFT
-        for begin in range(0, count, _AT_A_TIME):
+        drawn = below(rng, cumulated[-1], count)
+        items = np.empty(count, np.int64)
+        # What is drawn from there on is of this group or of one behind it.
+        first = np.append(np.searchsorted(cumulated, drawn[::_AT_A_TIME], side="right"), len(cumulated) - 1).tolist()
+        for (group, last), begin in zip(pairwise(first), range(0, count, _AT_A_TIME), strict=True):
             some = slice(begin, begin + _AT_A_TIME)
-            items[some] += self._place(group[some], drawn[some])
+            items[some] = self._found(drawn[some], group, last + 1)
         return items
+
+    def _found(self, drawn: NDArray[np.float64], begin: int, end: int) -> NDArray[np.int64]:
+        """Find the items of what was drawn of the sum, all in groups from `begin` to before `end`, shape (n,)."""
+        cumulated, sums = self._cumulated[begin:end], self._sums[begin:end]
+        group = np.searchsorted(cumulated, drawn, side="right")
+        left = drawn - cumulated[group] + sums[group]
+        group += begin
+        place = self._place(group, left)
+        group <<= _SHIFT
+        group += place
+        return group
 
     def _summed_up(self) -> NDArray[np.float64]:
         """The sums of all groups up to each, shape (groups,); anew where a weight was written since."""

@@ -6,9 +6,10 @@ from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
-from penstock_consumers.replay.choosing.chooser import Drawn, Sampler
+from penstock_consumers.replay.choosing.chooser import Sampler
 from penstock_consumers.replay.choosing.groups import Groups
 from penstock_consumers.replay.choosing.weighted import Weighted
+from penstock_consumers.replay.drawn import Drawn
 from penstock_schemas.errors import SettingsError
 
 if TYPE_CHECKING:
@@ -55,7 +56,7 @@ class _Uniform(Sampler):
         self._items = items
 
     def draw(self, rng: np.random.Generator, size: Size) -> Drawn:
-        return Drawn(rng.integers(self._items, size=size), {})
+        return Drawn.of(rng.integers(self._items, size=size))
 
     def probability(self, items: NDArray[np.int64]) -> NDArray[np.float64]:
         return np.full(items.shape, 1.0 / self._items)

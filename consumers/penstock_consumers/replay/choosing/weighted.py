@@ -6,8 +6,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from penstock_consumers.replay.choosing.chooser import Drawn, Sampler, count_of
+from penstock_consumers.replay.choosing.chooser import Sampler, count_of
 from penstock_consumers.replay.choosing.drawing import by_weight
+from penstock_consumers.replay.drawn import Drawn
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -40,13 +41,13 @@ class Weighted(Sampler):
     def draw(self, rng: np.random.Generator, size: Size) -> Drawn:
         """Draw items."""
         count = count_of(size)
-        group, _ = by_weight(rng, self._cumulated, count)
+        group = by_weight(rng, self._cumulated, count)
         items = self._items[group]
         back = rng.random(count)
         back = np.log1p(back * np.expm1(-self._decay * items)) / -self._decay if self._decay else back * items
         # A product may round up to the number of items.
         chosen = self._first[group + 1] - 1 - np.minimum(back.astype(np.int64), items - 1)
-        return Drawn(rng.permutation(chosen).reshape(size), {})
+        return Drawn.of(rng.permutation(chosen).reshape(size))
 
     def probability(self, items: NDArray[np.int64]) -> NDArray[np.float64]:
         """The weight of each among all."""
