@@ -9,11 +9,10 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch.utils.data import DataLoader
 
 from benchmarks.figure import Figure, paired
 from penstock_consumers.replay import Prefetch
-from penstock_consumers.replay.torch import ReplayDataset
+from penstock_consumers.replay.torch import ReplayDataset, ReplayLoader
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -47,7 +46,7 @@ def never_waits(bucket: Bucket) -> Iterator[Figure]:
     def of_workers() -> float:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # that one core is too few: workers leave it
-            loader = DataLoader(dataset, batch_size=None, num_workers=_WORKERS, worker_init_fn=_elsewhere)
+            loader = ReplayLoader(dataset, num_workers=_WORKERS, worker_init_fn=_elsewhere)
             return own_share(iter(loader))
 
     def of_a_thread() -> float:
@@ -55,7 +54,7 @@ def never_waits(bucket: Bucket) -> Iterator[Figure]:
             return own_share(batches)
 
     for name, share in (
-        (f"a DataLoader of {_WORKERS} workers", of_workers),
+        (f"a ReplayLoader of {_WORKERS} workers", of_workers),
         ("a thread that draws ahead", of_a_thread),
     ):
         ours, reference, ratio = paired(share, by_itself, _ROUNDS)

@@ -11,7 +11,7 @@ import torch
 from torch.utils.data import DataLoader
 
 from penstock_consumers.replay import Mixture, Replay, Uniform, Where
-from penstock_consumers.replay.torch import Prefetch, ReplayDataset, tensors, to_device
+from penstock_consumers.replay.torch import Prefetch, ReplayDataset, ReplayLoader, tensors, to_device
 from penstock_consumers.replay.torch.dataset import _refreshing, _unless_empty
 from penstock_consumers.replay.torch.share import Share
 from penstock_consumers.replay.torch.shipped import Shipped
@@ -293,6 +293,68 @@ def test_workers_may_be_spawned(folder: Path) -> None:
     dataset = ReplayDataset(folder, batch_size=8, seed=0, **arguments)
     spawned = taken(loader(dataset, 1, spawn=True), 3)
     assert all(map(same, spawned, taken(loader(dataset, 1), 3)))
+
+
+# Several batches at a time
+
+
+def together(dataset: ReplayDataset, workers: int, **settings: Any) -> ReplayLoader:
+    context = "fork" if workers else None
+    patience = 60.0 if workers else 0.0
+    return ReplayLoader(dataset, num_workers=workers, multiprocessing_context=context, timeout=patience, **settings)
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+@pytest.mark.parametrize("view", ["transitions", "sequences", "scan", "episodes"])
+def test_batches_that_are_handed_over_together_are_those_of_a_plain_loader(
+    nested: Path, view: Any, workers: int
+) -> None:
+    arguments = {} if view == "episodes" else {"batch_size": 3}
+    dataset = ReplayDataset(nested, view, seed=3 if view in {"transitions", "sequences"} else None, **arguments)
+    given = taken(together(dataset, workers), 40)
+    assert len(given) > 3
+    assert all(type(batch) is dict for batch in given)
+    assert same(given, taken(loader(dataset, workers), 40))
+
+
+@pytest.mark.parametrize("batch_size", [4, 1 << 10, 1 << 16])
+def test_small_batches_are_handed_over_together(folder: Path, batch_size: int) -> None:
+    """Sixteen at most, and no more than a quarter of a megabyte unless one is larger."""
+    dataset = ReplayDataset(folder, batch_size=batch_size, columns=["observation", "reward", "action"])
+    size = sum(tensor.nbytes for tensor in next(iter(dataset)).values())
+    expected = min(16, max(1, (1 << 18) // size))
+    assert [len(batches) for batches in taken(_handed_over(dataset), 3)] == 3 * [expected]
+
+
+def _handed_over(dataset: ReplayDataset) -> Any:
+    """What one worker hands over, one hand-over after the other."""
+    return DataLoader.__iter__(together(dataset, 1))
+
+
+def test_two_workers_read_everything_once_together(folder: Path) -> None:
+    assert sorted(rewards(together(ReplayDataset(folder, "scan", batch_size=4), 2))) == sorted(
+        rewards(ReplayDataset(folder, "scan"))
+    )
+
+
+def test_what_was_drawn_before_an_error_is_given_before_it(folder: Path) -> None:
+    dataset = ReplayDataset(folder, "scan", batch_size=4)
+    last = list(open_bucket(folder).list("segments/00002"))
+    for name in last:
+        open_bucket(folder).delete(name)
+    found = []
+    for make in (loader, together):
+        given: list[Any] = []
+        with pytest.raises(CorruptStoreError, match=f"segment {last[0]}: it is missing"):
+            given.extend(make(dataset, 1))
+        found.append(given)
+    assert len(found[0]) > 3
+    assert same(found[0], found[1])
+
+
+def test_a_loader_does_not_make_batches_of_batches(folder: Path) -> None:
+    with pytest.raises(SettingsError, match="batch_size, shuffle: the dataset makes the batches"):
+        ReplayLoader(ReplayDataset(folder), batch_size=4, shuffle=True)
 
 
 # While the store grows

@@ -3,6 +3,7 @@
 from penstock_consumers.replay.prefetch import Prefetch
 from penstock_consumers.replay.torch.dataset import ReplayDataset
 from penstock_consumers.replay.torch.device import to_device
+from penstock_consumers.replay.torch.loader import ReplayLoader
 from penstock_consumers.replay.torch.tensors import tensors
 
-__all__ = ["Prefetch", "ReplayDataset", "tensors", "to_device"]
+__all__ = ["Prefetch", "ReplayDataset", "ReplayLoader", "tensors", "to_device"]
