@@ -30,6 +30,8 @@ from penstock_schemas.stream import StreamSpec
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from penstock_consumers.store.bucket import Bucket
+    from penstock_consumers.store.commits import Live
     from penstock_schemas.errors import RejectedError
 
 SPEC = StreamSpec(
@@ -79,7 +81,7 @@ def run(folder: str, envs: int, steps: int, commit_bytes: int) -> dict[str, Any]
         "most": most,
         "left_open": len(partition.live.open),
         "segments": len(partition.live.segments),
-        "right": sum(map(int, right(store, partition))),
+        "right": sum(map(int, right(store.bucket, partition.live))),
     }
 
 
@@ -114,10 +116,10 @@ def chunk_row(env: int, chunk: int, ends: Ends) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays([columns[name] for name in SPEC.schema.names], schema=SPEC.schema)
 
 
-def right(store: ReplayStore, partition: Partition) -> Iterator[bool]:
+def right(bucket: Bucket, live: Live) -> Iterator[bool]:
     """Tell of each stored episode whether it is what was sent."""
-    for entry in partition.live.segments:
-        batch = segments.read(store.bucket, entry, segments.episode_schema(SPEC))
+    for entry in live.segments:
+        batch = segments.read(bucket, entry, segments.episode_schema(SPEC))
         for row in range(batch.num_rows):
             pixels = batch.column("observation")[row].values.flatten().to_numpy().reshape(-1, 84 * 84 * 4)
             env, length = batch.column("env")[row].as_py(), batch.column("length")[row].as_py()
@@ -143,8 +145,8 @@ def topic_info() -> TopicInfo:
         return log.describe(SPEC.stream)
 
 
-def memory_bytes(field: str) -> int:
-    found = re.search(rf"^{field}:\s+(\d+) kB$", Path("/proc/self/status").read_text(), re.MULTILINE)
+def memory_bytes(field: str, process: int | str = "self") -> int:
+    found = re.search(rf"^{field}:\s+(\d+) kB$", Path(f"/proc/{process}/status").read_text(), re.MULTILINE)
     assert found
     return int(found[1]) * 1024
 
