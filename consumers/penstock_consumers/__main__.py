@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import sys
 
+from penstock_consumers import heap
+
 
 def main() -> None:
     """Run a consumer; exits with 0 after a clean stop, 1 or 2 after an error."""
+    heap.share_arena()
     try:
         # Here, since a base install lacks what they need, and that is to be told in one line.
         from penstock_consumers.service import serve  # noqa: PLC0415

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from prometheus_client import CollectorRegistry
 
+from penstock_consumers.heap import Trimmer
 from penstock_consumers.metrics import ConsumerMetrics
 from penstock_consumers.store.bucket import open_bucket
 from penstock_consumers.store.commits import Limits
@@ -111,9 +112,11 @@ def _work(
         upkeep=_upkeep(settings, store),
         beat=health.beat,
     )
+    trimmer = Trimmer(time.monotonic)
     try:
         while not stop.is_set():
             worker.run_once()
+            trimmer.run_once()
             health.beat()
             health.ready("log")
     except BaseException:

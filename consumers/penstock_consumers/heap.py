@@ -1,0 +1,55 @@
+"""How a consumer keeps the heap of glibc small.
+
+A consumer's messages come in thousands of small pieces, are joined into large ones, and are freed in another order
+than they came in. What is free then lies in holes, between small things that stay, in which hardly any large piece
+fits; the heap grows for the next one, and by itself gives back only what lies at its top. So what is resident creeps,
+though what is in use does not grow. Two things hold it down:
+
+- All threads take from one arena, and so reuse what any of them has freed. By default each has an arena of its own, of
+  up to eight a core, though in Python they take turns anyway.
+- The pages of the holes are given back now and then: seldom, for whatever is taken next has to be faulted in again.
+
+Another way would be to have large pieces mapped and unmapped one by one (`M_MMAP_THRESHOLD`). That costs a page fault
+for each page of each message, which doubles what a step costs.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+# Of `mallopt`, in glibc's malloc.h.
+_M_ARENA_MAX = -8
+_TRIM_SECONDS = 10.0
+
+
+def share_arena() -> None:
+    """Have all threads take from one arena; to be called before an import starts a thread, as Arrow's does.
+
+    Does nothing where the C library is another than glibc.
+    """
+    library = ctypes.CDLL(None)
+    if hasattr(library, "mallopt"):
+        library.mallopt(_M_ARENA_MAX, 1)
+
+
+class Trimmer:
+    """Gives the free pages of the heap back every few seconds of `clock` (monotonic, seconds).
+
+    Does nothing where the C library is another than glibc.
+    """
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        library = ctypes.CDLL(None)
+        self._trim = library.malloc_trim if hasattr(library, "malloc_trim") else lambda _: None
+        self._clock = clock
+        self._next = clock() + _TRIM_SECONDS
+
+    def run_once(self) -> None:
+        """Give the pages back if it is time; takes some milliseconds."""
+        if (now := self._clock()) >= self._next:
+            self._next = now + _TRIM_SECONDS
+            self._trim(0)
