@@ -7,7 +7,6 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from kafka import errors
-from kafka.net.compat import KafkaNetClient
 
 from penstock_schemas.errors import (
     FatalError,
@@ -17,6 +16,7 @@ from penstock_schemas.errors import (
     TooLargeError,
     TopicError,
 )
+from penstock_schemas.log.kafka_network import NetworkClient
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -62,12 +62,12 @@ class Connection:
             if name != "security_protocol" and not name.startswith(("ssl_", "sasl_")):
                 raise SettingsError(f"{name!r} is no security setting of Kafka: use security_protocol, ssl_… or sasl_…")
 
-    def open(self, kind: Callable[..., Any], **settings: Any) -> tuple[Any, KafkaNetClient]:
+    def open(self, kind: Callable[..., Any], **settings: Any) -> tuple[Any, NetworkClient]:
         """Make a client of `kind`, connected, and the network client under it."""
-        made: list[KafkaNetClient] = []
+        made: list[NetworkClient] = []
 
-        def network_client(**config: Any) -> KafkaNetClient:
-            made.append(KafkaNetClient(**config))
+        def network_client(**config: Any) -> NetworkClient:
+            made.append(NetworkClient(**config))
             return made[-1]
 
         config = {

@@ -15,9 +15,8 @@ from kafka.future import Future as KafkaFuture
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator, Sequence
 
-    from kafka.net.compat import KafkaNetClient
-
     from penstock_schemas.log.base import GroupListener, Record
+    from penstock_schemas.log.kafka_network import NetworkClient
 
 
 class ListenerBridge(AsyncConsumerRebalanceListener):  # type: ignore[misc]  # kafka-python is untyped
@@ -28,12 +27,12 @@ class ListenerBridge(AsyncConsumerRebalanceListener):  # type: ignore[misc]  # k
         self._topic = topic
         self._listener = listener
         self._consumer: Any = None
-        self._network: KafkaNetClient | None = None
+        self._network: NetworkClient | None = None
         self._thrown_out = False
         self._failure: Exception | None = None
         self._thread = ThreadPoolExecutor(1, "penstock-group-listener")
 
-    def connect(self, consumer: Any, network: KafkaNetClient) -> None:
+    def connect(self, consumer: Any, network: NetworkClient) -> None:
         """Say whose listener this is."""
         self._consumer = consumer
         self._network = network

@@ -13,12 +13,11 @@ from penstock_schemas.log.base import Record
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from kafka.net.compat import KafkaNetClient
-
     from penstock_schemas.log.kafka_client import Connection
+    from penstock_schemas.log.kafka_network import NetworkClient
 
 
-def _open(connection: Connection, **settings: Any) -> tuple[Any, KafkaNetClient]:
+def _open(connection: Connection, **settings: Any) -> tuple[Any, NetworkClient]:
     return connection.open(
         KafkaConsumer,
         # A position outside the log is the reader's to judge; a reset would lose or repeat records silently.
