@@ -577,8 +577,9 @@ def test_sums_do_not_drift_and_never_draw_what_weighs_nothing() -> None:
         items = rng.integers(1_003, size=200)
         new = (10.0 ** rng.uniform(-30, 30, size=200)).astype(np.float32) * (rng.random(200) < 0.5)
         sums.write(items, new)
-        drawn = sums.draw(rng, 500)
-        assert (sums.weights[drawn] > 0.0).all()
+        drawn, weights_drawn = sums.draw(rng, 500)
+        np.testing.assert_array_equal(weights_drawn, sums.weights[drawn])
+        assert (weights_drawn > 0.0).all()
         assert (np.diff(drawn) >= 0).all()
     sums.write(np.arange(1_003), weights)
     assert sums.total == 1_003.0

@@ -28,7 +28,11 @@ if TYPE_CHECKING:
 # Above 0, and so small that it is about never drawn; nearer to 0 float32 would lose it.
 _LEAST = float(np.finfo(np.float32).smallest_normal)
 _MOST = np.finfo(np.float32).max
-_MOST_BITS = int(_MOST.view(np.uint32))
+# What a float's bits are as a number, and those of the most.
+_BITS: dict[np.dtype[Any], tuple[type[np.unsignedinteger[Any]], int]] = {
+    np.dtype(np.float32): (np.uint32, int(_MOST.view(np.uint32))),
+    np.dtype(np.float64): (np.uint64, int(np.float64(_MOST).view(np.uint64))),
+}
 # Updates that wait take 12 bytes each.
 _MOST_WAITING = 1 << 18
 # What was never updated is weighed anew, which is a pass over all items, where the largest priority grew so much: so it
@@ -222,19 +226,19 @@ class Prioritized:
 
 def _kept(priorities: NDArray[Any]) -> tuple[NDArray[np.float32], float]:
     """Copy priorities, and find the largest; raises `SettingsError` where one is none."""
-    with np.errstate(over="ignore"):
-        kept = priorities.astype(np.float32)
+    given = priorities if priorities.dtype in _BITS else priorities.astype(np.float64)
     # Their bits are in the same order; those of what is negative, infinite or NaN are larger than all others.
-    bits = kept.view(np.uint32).max()
-    if bits > _MOST_BITS:
-        wrong = ~(np.isfinite(kept) & (kept >= 0.0))
-        if wrong.any():
-            number = int(np.flatnonzero(wrong)[0])
+    as_bits, most = _BITS[given.dtype]
+    bits = given.view(as_bits).max()
+    if bits > most:
+        wrong = np.flatnonzero(~((given >= 0.0) & (given <= _MOST)))
+        if len(wrong):
             raise SettingsError(
-                f"priority {priorities[number]} (number {number} of {len(kept)}): a number from 0 to {_MOST:.2g}"
+                f"priority {priorities[wrong[0]]} (number {wrong[0]} of {len(given)}): a number from 0 to {_MOST:.2g}"
             )
-        bits = np.abs(kept).view(np.uint32).max()
-    return kept, float(bits.view(np.float32))
+        # Some are 0, and negative.
+        bits = np.abs(given).view(as_bits).max()
+    return given.astype(np.float32), float(bits.view(given.dtype))
 
 
 class _Prioritized(Sampler):
@@ -280,9 +284,9 @@ class _Prioritized(Sampler):
                 raise SettingsError(
                     f"{self._owner}: all priorities are 0, so there is nothing to draw: add 1e-6 to each"
                 )
-            items = self.sums.draw(rng, count_of(size))
+            items, weights = self.sums.draw(rng, count_of(size))
             # While they are in order, for what is looked up in order is sooner there.
-            told = self._told(items, self.sums.weights[items])
+            told = self._told(items, weights)
         place = rng.permutation(len(items)).reshape(size)
         return Drawn(items, place, _normalized({name: values[place] for name, values in told.items()}))
 

@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 
     # Items, by a slice or by their numbers.
     Places: TypeAlias = "slice | NDArray[np.int64]"
+    # One number, or one for each of several.
+    Counts: TypeAlias = "np.int64 | NDArray[np.int64]"
 
 
 # Runs of so many items are copied each by itself.
@@ -71,23 +73,30 @@ class Slots:
 
     def of(self, items: NDArray[np.int64]) -> NDArray[np.int64]:
         """The slots of items, of the same shape."""
-        run = np.searchsorted(self.first, items, side="right") - 1
-        slots: NDArray[np.int64] = self.slot[run] + (items - self.first[run]) * self.layout.stride
+        run = 0 if len(self.slot) == 1 else np.searchsorted(self.first, items, side="right") - 1
+        slots: NDArray[np.int64] = (items - self.first[run]) * self.layout.stride + self.slot[run]
         return slots
 
     def items(self, slots: NDArray[np.int64]) -> NDArray[np.int64]:
         """The items of slots, of the same shape; -1 where there is none any more."""
         runs = self._by_slot
+        if len(runs.slot) == 1:
+            # So it is until a store grows; then there is something to look for.
+            return self._in(slots, runs.slot[0], runs.items[0], runs.first[0])
         # Before the first run stands the last one, whose items do not reach there.
         run = np.searchsorted(runs.slot, slots, side="right") - 1
-        ahead = slots - runs.slot[run]
+        return self._in(slots, runs.slot.take(run), runs.items.take(run), runs.first.take(run))
+
+    def _in(self, slots: NDArray[np.int64], slot: Counts, count: Counts, first: Counts) -> NDArray[np.int64]:
+        """The items of slots in runs that begin at a slot, and have so many items from the first one on."""
+        ahead: NDArray[np.int64] = slots - slot
         there = ahead >= 0
         if self.layout.stride > 1:
             ahead, off = np.divmod(ahead, self.layout.stride)
             there &= off == 0
-        there &= ahead < runs.items[run]
-        items: NDArray[np.int64] = runs.first[run] + ahead
-        return items if there.all() else np.where(there, items, -1)
+        there &= ahead < count
+        ahead += first
+        return ahead if there.all() else np.where(there, ahead, -1)
 
     def shared(self, other: Slots) -> Iterator[tuple[Places, Places]]:
         """The items that both have, a stretch or many at a time: those of this one, and the same ones of the other."""

@@ -50,11 +50,12 @@ class Sums:
 
     def write(self, items: NDArray[np.int64], weights: NDArray[np.float32]) -> None:
         """Give items new weights, shapes (m,); of an item that is there more than once, the last counts."""
-        self._weights[items] = weights
         groups = items >> _SHIFT
-        for begin in range(0, len(groups), _AT_A_TIME):
-            some = groups[begin : begin + _AT_A_TIME]
-            self._sums[some] = _summed(self._groups.take(some, axis=0))
+        for begin in range(0, len(items), _AT_A_TIME):
+            some = slice(begin, begin + _AT_A_TIME)
+            self._weights[items[some]] = weights[some]
+            at = groups[some]
+            self._sums[at] = _summed(self._groups.take(at, axis=0))
         self._stale = True
 
     def fill(self, some: NDArray[np.bool_], weight: np.float32) -> None:
@@ -63,28 +64,30 @@ class Sums:
         self._sums = _summed(self._groups)
         self._stale = True
 
-    def draw(self, rng: np.random.Generator, count: int) -> NDArray[np.int64]:
-        """Draw items in proportion to their weights, each by itself; ascending. The total must not be 0."""
+    def draw(self, rng: np.random.Generator, count: int) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
+        """Draw items in proportion to their weights, each by itself; ascending, and the weight of each.
+
+        The total must not be 0.
+        """
         cumulated = self._summed_up()
         drawn = below(rng, cumulated[-1], count)
-        items = np.empty(count, np.int64)
+        items, weights = np.empty(count, np.int64), np.empty(count, np.float32)
         # What is drawn from there on is of this group or of one behind it.
         first = np.append(np.searchsorted(cumulated, drawn[::_AT_A_TIME], side="right"), len(cumulated) - 1).tolist()
         for (group, last), begin in zip(pairwise(first), range(0, count, _AT_A_TIME), strict=True):
             some = slice(begin, begin + _AT_A_TIME)
             items[some] = self._found(drawn[some], group, last + 1)
-        return items
+            weights[some] = self._weights[items[some]]
+        return items, weights
 
     def _found(self, drawn: NDArray[np.float64], begin: int, end: int) -> NDArray[np.int64]:
         """Find the items of what was drawn of the sum, all in groups from `begin` to before `end`, shape (n,)."""
         cumulated, sums = self._cumulated[begin:end], self._sums[begin:end]
         group = np.searchsorted(cumulated, drawn, side="right")
+        # What is left of each within its group.
         left = drawn - cumulated[group] + sums[group]
         group += begin
-        place = self._place(group, left)
-        group <<= _SHIFT
-        group += place
-        return group
+        return (group << _SHIFT) + self._place(group, left)
 
     def _summed_up(self) -> NDArray[np.float64]:
         """The sums of all groups up to each, shape (groups,); anew where a weight was written since."""
