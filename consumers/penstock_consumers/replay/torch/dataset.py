@@ -24,7 +24,7 @@ from penstock_consumers.store.cache import Cache
 from penstock_schemas.errors import SettingsError, StoreUnavailableError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
 
 # A forked process has a copy of this, a spawned one its own.
 _PROCESS = os.getpid()
@@ -38,12 +38,12 @@ _READ_ONCE = ("scan", "episodes")
 class ReplayDataset(IterableDataset[Any]):
     """A view of a store, as tensors, in any number of `DataLoader` workers and on any number of ranks.
 
-    Always `DataLoader(dataset, batch_size=None)`: batches come ready, and without it torch makes batches of one batch,
-    each tensor (1, B, …).
+    For a `ReplayLoader`, or a `DataLoader` with `batch_size=None`: batches come ready, and without it torch makes
+    batches of one batch, each tensor (1, B, …).
 
-    Each batch is what the view of `Replay` gives, with tensors
-    in place of arrays, as `tensors` makes them; where a space is a Tuple, a `DataLoader` makes a list of it. What is
-    kept and travels to workers are the arguments; the store is opened where it is read, whenever this is iterated over.
+    Each batch is what the view of `Replay` gives, with tensors in place of arrays, as `tensors` makes them; where a
+    space is a Tuple, a `DataLoader` makes a list of it. What is kept and travels to workers are the arguments; the
+    store is opened where it is read, whenever this is iterated over.
 
     `transitions` and `sequences` have no end. Each worker of each rank draws by itself, from a seed of its own: their
     draws are independent, and one seed gives one order for a given number of workers and ranks. `scan` and `episodes`
@@ -52,8 +52,9 @@ class ReplayDataset(IterableDataset[Any]):
     Args:
         store: a folder, or any URL that obstore opens.
         view: which method of `Replay`.
-        snapshot: the name of one; the newest where there is none. Where `scan` and `episodes` are divided among
-            workers, it is the newest when this was made; over ranks, it must be a named one.
+        snapshot: the name of one, or its commits, as `Replay.open` takes them; the newest where there is none. Where
+            `scan` and `episodes` are divided among workers, it is the newest when this was made; over ranks, it must be
+            given.
         cache: where segments of an object store are kept on this machine; in the user's own folder by default.
         verify: hold each segment against its checksum when it is opened.
         refresh_seconds: go on to the newest snapshot between two batches, where the last time is so long ago; in each
@@ -76,7 +77,7 @@ class ReplayDataset(IterableDataset[Any]):
         store: str | Path,
         view: Literal["transitions", "sequences", "scan", "episodes"] = "transitions",
         *,
-        snapshot: str | None = None,
+        snapshot: str | Mapping[int, int] | None = None,
         cache: Cache | None = None,
         verify: bool = False,
         refresh_seconds: float | None = None,
@@ -94,7 +95,7 @@ class ReplayDataset(IterableDataset[Any]):
         _check_arguments(view, arguments)
         self._store = str(store)
         self._view = view
-        self._snapshot: str | dict[int, int] | None = snapshot
+        self._snapshot: str | Mapping[int, int] | None = snapshot
         # A cache knows what its process has mapped: workers make their own, of the same folder.
         self._cache = None if cache is None else (cache.folder, cache.max_bytes)
         self._verify = verify
@@ -154,13 +155,15 @@ class ReplayDataset(IterableDataset[Any]):
         if self._view in _READ_ONCE:
             raise SettingsError(f"refresh_seconds {seconds}: {self._view} reads one snapshot")
         if self._snapshot is not None:
-            raise SettingsError(f"refresh_seconds {seconds}: snapshot {self._snapshot!r} has a name and stays as it is")
+            raise SettingsError(
+                f"refresh_seconds {seconds}: snapshot {self._snapshot!r} was asked for and stays as it is"
+            )
 
     def _newest(self) -> dict[int, int]:
         if self._world_size > 1:
             raise SettingsError(
-                f"{self._view} over {self._world_size} ranks: each would read another snapshot: name one "
-                "(`Replay.name`), and give its name as snapshot="
+                f"{self._view} over {self._world_size} ranks: each would read another snapshot: give them one "
+                "as snapshot=, by its name (`Replay.name`) or by its commits (`Replay.snapshot`)"
             )
         return Replay.open(self._store).snapshot
 
