@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import re
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,7 +15,7 @@ from penstock_consumers.replay import Replay
 from penstock_consumers.store import layout
 from penstock_consumers.store.bucket import open_bucket
 from penstock_schemas.chunks import Ends
-from penstock_schemas.errors import CorruptStoreError, StoreError, StoreFormatError
+from penstock_schemas.errors import CorruptStoreError, SettingsError, StoreError, StoreFormatError
 from penstock_schemas.spaces import Box, Discrete
 from tests.consumers.messages import NESTED, VALUES, Place, Row, WrappedBucket, store_messages
 from tests.consumers.stores import CHUNK_STEPS, Episodes, Writer, episodes, stream
@@ -187,6 +188,23 @@ def test_commits_that_are_none_are_told(bucket: Bucket) -> None:
     bucket.delete(layout.commit(0, 1))
     with pytest.raises(CorruptStoreError, match="it is missing, though a later one exists: restore it"):
         Replay.open(bucket, snapshot={0: 1})
+
+
+@pytest.mark.parametrize(
+    ("commits", "told"),
+    [
+        ({"0": 2}, "partition '0'"),
+        ({0: 1.0}, "commit 1.0"),
+        ({0: None}, "commit None"),
+        ({0: -1}, "commit -1"),
+        (5, "5"),
+        ([0], "[0]"),
+    ],
+)
+def test_commits_that_are_no_numbers_are_refused(bucket: Bucket, commits: Any, told: str) -> None:
+    Writer(bucket, stream()).commit(0)
+    with pytest.raises(SettingsError, match=re.escape(told)):
+        Replay.open(bucket, snapshot=commits)
 
 
 def test_what_no_commit_names_is_not_seen(bucket: Bucket) -> None:

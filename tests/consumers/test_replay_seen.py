@@ -346,7 +346,7 @@ def test_a_version_is_read_by_number_and_digest(mirrored: Replay, tmp_path: Path
     episode = next(e for e in mirrored.episodes() if e.ends != Ends.ABORTED and e.policy_version[-1] == 2)
     record = stored.read(2, episode.policy_digest[-1])
     assert (record.version, record.digest) == (2, episode.policy_digest[-1])
-    assert stored.weights(2, record.digest).keys() == record.weights.keys()
+    assert stored.read(2, record.digest).weights.keys() == record.weights.keys()
     bucket = open_bucket(tmp_path)
     with pytest.raises(StoreError, match=r"no policies/000000000002-.*\.safetensors in it"):
         Versions(bucket).read(2, record.digest)

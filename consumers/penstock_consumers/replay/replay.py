@@ -211,7 +211,8 @@ class Replay:
         Raises:
             SettingsError: `connectors` make no sense.
             StoreError: the snapshot holds none of that id; or the episode continues another one, and the snapshot does
-                not hold the steps before it that the connectors look back at.
+                not hold the steps before it that the connectors look back at; or a version that acted is not stored.
+            CorruptStoreError: a version that acted is not what its name says.
         """
         found = episodes.named(self._snapshot, self._spec, name, Lens.of(connectors, self._spec, self._bucket))
         if found is None:

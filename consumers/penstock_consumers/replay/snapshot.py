@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from penstock_consumers.replay import arguments
 from penstock_consumers.replay.opening import Opener
 from penstock_consumers.store import commits, layout, manifest, snapshots
-from penstock_schemas.errors import CorruptStoreError, StoreError
+from penstock_schemas.errors import CorruptStoreError, SettingsError, StoreError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterator
 
     from numpy.typing import NDArray
 
@@ -117,8 +119,9 @@ class Snapshot:
             if at and newest and entry.name not in newest.live.names:
                 return StoreError(
                     f"store {bucket.url}: segment {entry.name} was collected since the snapshot was taken that is read "
-                    f"(partition {number}, commit {at.commit.number}; the newest is {newest.commit.number}): refresh() "
-                    "more often, or name a snapshot and open that, or let it be collected later (`--collect-seconds`)"
+                    f"(partition {number}, commit {at.commit.number}; the newest is {newest.commit.number}): read a "
+                    "newer one (`refresh()` more often), or one that has a name, or let it be collected later "
+                    "(`--collect-seconds`)"
                 )
         return CorruptStoreError(
             f"segment {entry.name}: it is missing from store {bucket.url}, though nothing let it go: restore it"
@@ -162,10 +165,15 @@ def named(bucket: Bucket, spec: StreamSpec, name: str, *, cache: Cache | None = 
 def numbered(
     bucket: Bucket, spec: StreamSpec, numbers: Mapping[int, int], *, cache: Cache | None = None, verify: bool = False
 ) -> Snapshot:
-    """Take the snapshot of a commit of each partition, as `Snapshot.numbers` has them; `StoreError` where one is none.
+    """Take the snapshot of a commit of each partition, as `Snapshot.numbers` has them.
 
-    Unlike one that has a name, it keeps nothing from being collected.
+    Unlike one that has a name, it keeps nothing from being collected. Raises `SettingsError` where these are no numbers
+    of partitions and commits, `StoreError` where one of them is none of the store's.
     """
+    # What is given may be of any type, whatever is declared.
+    if not isinstance(numbers, Mapping):
+        raise SettingsError(f"snapshot {numbers!r}: a name, or a commit number for each partition")
+    numbers = {_whole("partition", partition): _whole("commit", number) for partition, number in numbers.items()}
     read = {partition: _numbered(bucket, partition, number) for partition, number in sorted(numbers.items())}
     at = {partition: Partition(commit, commits.live_at(bucket, commit)) for partition, commit in read.items()}
     return Snapshot(at, _laid(at), Opener(bucket, spec, cache=cache, verify=verify))
@@ -215,3 +223,7 @@ def _laid(partitions: Mapping[int, Partition]) -> tuple[SegmentEntry, ...]:
 
 def _cumulative(counts: list[int]) -> NDArray[np.int64]:
     return np.concatenate([[0], np.cumsum(counts, dtype=np.int64)], dtype=np.int64)
+
+
+def _whole(what: str, number: Any) -> int:
+    return arguments.whole(f"snapshot: {what}", number, 0, "they are counted from 0 on")

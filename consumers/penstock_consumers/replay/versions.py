@@ -54,10 +54,6 @@ class Versions:
             raise CorruptStoreError(f"store {self._bucket.url}: {name} is not what its name says: restore it")
         return record
 
-    def weights(self, version: int, digest: bytes) -> Weights:
-        """Read a version's weights, as `read` does."""
-        return self.read(version, digest).weights
-
 
 class Acting:
     """The connectors' parameters of the versions that acted; those that were used last are kept.
@@ -114,7 +110,7 @@ class Acting:
         return weights
 
     def _read(self, version: int, digest: bytes) -> Weights:
-        weights = self._versions.weights(version, digest)
+        weights = self._versions.read(version, digest).weights
         try:
             # As copies: a view would keep all the weights.
             return {name: weights[name].copy() for name in self._first}
