@@ -25,8 +25,8 @@ def prioritized(bucket: Bucket) -> Iterator[Figure]:
 
     Of what it takes beyond uniform drawing, somewhat more than half is drawing: searching 625,000 sums of groups, then
     looking through the sixteen weights of each group that is hit, both bound by the memory's latency. The rest is
-    updating: half a dozen calls of numpy a batch to check and copy what is given, and summing again, for many batches at
-    once, the groups that were hit.
+    updating: half a dozen calls of numpy a batch to check and copy what is given, and summing again, for many batches
+    at once, the groups that were hit.
     """
     replay = Replay.open(bucket)
     choose = Prioritized()

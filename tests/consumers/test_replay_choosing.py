@@ -9,6 +9,7 @@ import pytest
 
 from penstock_consumers.replay import Replay, Where
 from penstock_consumers.replay.choosing import Mixture, Prioritized, Recency, Return, Staleness, Uniform
+from penstock_consumers.replay.drawn import Drawn
 from penstock_consumers.replay.index import Index
 from penstock_consumers.store.bucket import open_bucket
 from penstock_schemas.chunks import Ends
@@ -342,3 +343,12 @@ def test_two_parts_that_tell_the_same_are_refused() -> None:
 
 def over(chooser: Chooser, replay: Replay) -> Sampler:
     return chooser.over(Index(replay._snapshot, Where().at(replay._snapshot)))
+
+
+@pytest.mark.parametrize("size", [0, 1, 1_000, (20, 50)])
+@pytest.mark.parametrize("below", [1, 1 << 16, (1 << 16) + 1, 1 << 33, 1 << 62])
+def test_items_are_laid_in_order_and_given_as_drawn(below: int, size: int | tuple[int, int]) -> None:
+    items = np.random.default_rng(0).integers(below, size=size)
+    drawn = Drawn.of(items)
+    np.testing.assert_array_equal(drawn.lying, np.sort(items, axis=None))
+    np.testing.assert_array_equal(drawn.items, items)

@@ -585,6 +585,15 @@ def test_sums_do_not_drift_and_never_draw_what_weighs_nothing() -> None:
     assert sums.total == 1_003.0
 
 
+def test_what_weighs_nothing_is_not_drawn_behind_what_weighs_much() -> None:
+    """Where rounding leaves less than nothing within a group."""
+    weights = np.zeros(32, np.float32)
+    weights[[0, 17, 18]] = 1e16, 1.0, 2.0
+    sums = Sums(weights)
+    assert sums._cumulated[1] - sums._cumulated[0] == 4.0
+    assert sums._found(sums._cumulated[:1], 0, 2).tolist() == [17]
+
+
 def test_the_keys_of_episodes_are_those_that_a_commit_sums() -> None:
     batch = episodes(stream(), [3, 4, 5], first=2).batch
     keys = episode_keys(batch)

@@ -81,7 +81,7 @@ class Slots:
         """The items of slots, of the same shape; -1 where there is none any more."""
         runs = self._by_slot
         if len(runs.slot) == 1:
-            # So it is until a store grows; then there is something to look for.
+            # As a rule, until a store of several partitions grows: there is nothing to look for.
             return self._in(slots, runs.slot[0], runs.items[0], runs.first[0])
         # Before the first run stands the last one, whose items do not reach there.
         run = np.searchsorted(runs.slot, slots, side="right") - 1

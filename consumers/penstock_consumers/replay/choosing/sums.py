@@ -84,8 +84,8 @@ class Sums:
         """Find the items of what was drawn of the sum, all in groups from `begin` to before `end`, shape (n,)."""
         cumulated, sums = self._cumulated[begin:end], self._sums[begin:end]
         group = np.searchsorted(cumulated, drawn, side="right")
-        # What is left of each within its group.
-        left = drawn - cumulated[group] + sums[group]
+        # What is left of each within its group; not less than nothing, as it may be by rounding.
+        left = np.maximum(drawn - cumulated[group] + sums[group], 0.0)
         group += begin
         return (group << _SHIFT) + self._place(group, left)
 

@@ -47,7 +47,7 @@ class Weighted(Sampler):
         back = np.log1p(back * np.expm1(-self._decay * items)) / -self._decay if self._decay else back * items
         # A product may round up to the number of items.
         chosen = self._first[group + 1] - 1 - np.minimum(back.astype(np.int64), items - 1)
-        return Drawn.of(rng.permutation(chosen).reshape(size))
+        return Drawn(np.sort(chosen), rng.permutation(count).reshape(size), {})
 
     def probability(self, items: NDArray[np.int64]) -> NDArray[np.float64]:
         """The weight of each among all."""
