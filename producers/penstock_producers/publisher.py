@@ -219,6 +219,8 @@ class Publisher:
             try:
                 appended = self._append(encoded).result()
             except LogUnavailableError as error:
+                # Whoever left is not to be told any more.
+                self._raise_closed()
                 _LOG.warning("the log does not take messages, trying again: %s", error)
                 self._observer.waiting(str(error))
                 waited = True

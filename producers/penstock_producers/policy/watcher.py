@@ -86,13 +86,14 @@ class PolicyWatcher:
         reader = self._log.reader()
         try:
             self._read_all(reader)
+            if self._fetcher is not None:
+                self._opened.enter_context(self._fetcher)
+            follower = threading.Thread(target=self._follow, args=(reader,), name="policy-watcher", daemon=True)
+            follower.start()
         except BaseException:
+            self._opened.close()
             reader.close()
             raise
-        if self._fetcher is not None:
-            self._opened.enter_context(self._fetcher)
-        follower = threading.Thread(target=self._follow, args=(reader,), name="policy-watcher", daemon=True)
-        follower.start()
         self._opened.callback(follower.join, _LEAVE_SECONDS)
         self._opened.callback(self._stop.set)
         return self
@@ -118,7 +119,9 @@ class PolicyWatcher:
                         # Recreated, or cut by its retention: what it holds now is all that there is to know.
                         reader.seek(self._topic, 0, reader.bounds(self._topic, 0)[0])
                         outside = False
-                    self._consider(reader.poll(_POLL_SECONDS))
+                    records = reader.poll(_POLL_SECONDS)
+                    if not self._stop.is_set():
+                        self._consider(records)
                 except Exception as error:  # noqa: BLE001 - a thread that ended would end all news of policies, unheard
                     outside = outside or isinstance(error, TopicError)
                     # After the stop the log may be closed, and news are not missed.
