@@ -16,6 +16,7 @@ for each page of each message, which doubles what a step costs.
 from __future__ import annotations
 
 import ctypes
+import os
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -29,10 +30,10 @@ _TRIM_SECONDS = 10.0
 def share_arena() -> None:
     """Have all threads take from one arena; to be called before an import starts a thread, as Arrow's does.
 
-    Does nothing where the C library is another than glibc.
+    Does nothing where the C library is another than glibc, or the environment sets the number of arenas.
     """
     library = ctypes.CDLL(None)
-    if hasattr(library, "mallopt"):
+    if "MALLOC_ARENA_MAX" not in os.environ and hasattr(library, "mallopt"):
         library.mallopt(_M_ARENA_MAX, 1)
 
 

@@ -37,7 +37,7 @@ ready.wait()
 def test_all_threads_of_a_consumer_take_from_one_arena() -> None:
     """Whatever its imports have started."""
     program = [sys.executable, "-c", PROGRAM, "--help"]
-    told = subprocess.run(program, capture_output=True, text=True, check=True).stderr  # noqa: S603  (our own program)
+    told = subprocess.run(program, capture_output=True, text=True, check=True, timeout=60).stderr  # noqa: S603  (our own program)
     arenas = [line for line in told.splitlines() if line.startswith("Arena ")]
     assert arenas == ["Arena 0:"]
 
