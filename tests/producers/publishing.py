@@ -122,7 +122,7 @@ def publisher(
 class FaultyLog(MemoryLog):
     """A log that appends, but does not say so: with an error, or not at all until its appender is closed.
 
-    Appends are numbered over all appenders. Those that hang append nothing, and do not return before `released`.
+    Appends are numbered over all appenders. Those that hang do not return before `released`, and append nothing.
     """
 
     def __init__(
@@ -152,6 +152,8 @@ class _FaultyAppender(MemoryAppender):
         if number in self._faulty.hanging:
             self._faulty.hangs.set()
             self._faulty.released.wait()
+            if self._faulty.outage:
+                raise LogUnavailableError("still away")
         appended = super().append(topic, partition, **record)
         if number in self._faulty.lost:
             appended = Future()

@@ -253,13 +253,15 @@ def test_leaving_does_not_wait_for_an_acknowledgement_that_does_not_come() -> No
     assert log.closed == 1
 
 
-def test_leaving_does_not_wait_for_an_append_that_hangs_and_nothing_is_appended_after() -> None:
-    log = FaultyLog(hanging={1})
+@pytest.mark.parametrize("outage", [False, True])
+def test_leaving_does_not_wait_for_an_append_that_hangs_and_nothing_is_appended_after(*, outage: bool) -> None:
+    """Nor is anything told of it any more."""
+    log, observer = FaultyLog(hanging={1}), Observer()
     log.create(TOPIC)
     left = threading.Event()
 
     def run() -> None:
-        with publisher(log, Observer()) as publishing:
+        with publisher(log, observer) as publishing:
             publishing.publish(Source().batches())
             assert log.hangs.wait(SECONDS)
         left.set()
@@ -271,10 +273,13 @@ def test_leaving_does_not_wait_for_an_append_that_hangs_and_nothing_is_appended_
         assert left.wait(SECONDS)
         assert log.closed == 1
     finally:
+        log.outage = outage
         log.released.set()
     thread.join(SECONDS)
     assert not thread.is_alive()
+    log.outage = False
     assert told(log) == [(Kind.BEGIN, 0, 0)]
+    assert observer.reasons == []
 
 
 def test_who_waits_may_give_up() -> None:
