@@ -320,12 +320,12 @@ def test_batches_that_are_handed_over_together_are_those_of_a_plain_loader(
     assert same(given, taken(loader(dataset, workers), 40))
 
 
-@pytest.mark.parametrize("batch_size", [4, 1 << 10, 1 << 16])
+@pytest.mark.parametrize("batch_size", [4, 1 << 12, 1 << 16])
 def test_small_batches_are_handed_over_together(folder: Path, batch_size: int) -> None:
-    """Sixteen at most, and no more than a quarter of a megabyte unless one is larger."""
+    """Thirty-two at most, and no more than a megabyte unless one is larger."""
     dataset = ReplayDataset(folder, batch_size=batch_size, columns=["observation", "reward", "action"])
     size = sum(tensor.nbytes for tensor in next(iter(dataset)).values())
-    expected = min(16, max(1, (1 << 18) // size))
+    expected = min(32, max(1, (1 << 20) // size))
     assert [len(batches) for batches in taken(_handed_over(dataset), 3)] == 3 * [expected]
 
 

@@ -17,9 +17,9 @@ if TYPE_CHECKING:
     from penstock_consumers.replay.torch.dataset import ReplayDataset
 
 # Batches are handed over together up to so many bytes. Handing over costs as much for many small ones as for one.
-_TOGETHER_BYTES = 1 << 18
+_TOGETHER_BYTES = 1 << 20
 # What was drawn by the time that a snapshot changes is of the one before: it is not to be very much.
-_TOGETHER = 16
+_TOGETHER = 32
 
 _OF_BATCHES = {
     "batch_size": None,

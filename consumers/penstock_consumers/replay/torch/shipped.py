@@ -48,7 +48,8 @@ class _Place(NamedTuple):
         if self.begin == self.end:
             return torch.empty(self.shape, dtype=self.dtype)
         items = (self.end - self.begin) // self.dtype.itemsize
-        return torch.frombuffer(memory, dtype=self.dtype, count=items, offset=self.begin).view(self.shape)
+        flat = torch.frombuffer(memory, dtype=self.dtype, count=items, offset=self.begin)
+        return flat if len(self.shape) == 1 else flat.view(self.shape)
 
 
 def _lay(tensor: torch.Tensor, laid: list[tuple[_Place, torch.Tensor]]) -> _Place | torch.Tensor:
