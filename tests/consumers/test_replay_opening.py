@@ -248,7 +248,7 @@ def test_a_segment_that_was_collected_before_it_was_opened(bucket: Watched, writ
         writer.commit(0, removed=(taken.entries[number].name,), high_water=20)
         bucket.delete(taken.entries[number].name)
     assert taken.segment(0) is opened
-    told = r"was collected since the snapshot was taken .*\(partition 0, commit 2; the newest is 4\): refresh\(\)"
+    told = r"was collected since the snapshot was taken .*\(partition 0, commit 2; the newest is 4\): read a newer one"
     with pytest.raises(StoreError, match=told) as gone:
         taken.segment(1)
     assert not isinstance(gone.value, CorruptStoreError)

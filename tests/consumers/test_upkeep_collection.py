@@ -195,7 +195,7 @@ def test_a_reader_that_is_overtaken_is_told_and_goes_on_at_a_newer_commit(bucket
     with pytest.raises(
         StoreError,
         match=r"was collected since the snapshot was taken that is read \(partition 0, commit 11; the newest is 13\): "
-        r"refresh\(\) .*`--collect-seconds`",
+        r"read a newer one \(`refresh\(\)` more often\), .*`--collect-seconds`",
     ) as told:
         list(found)
     assert not isinstance(told.value, CorruptStoreError)

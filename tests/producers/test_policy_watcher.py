@@ -296,7 +296,7 @@ class HangingReader(MemoryReader):
 
 def test_leaving_does_not_wait_for_a_log_that_hangs(topic: Topic, caplog: pytest.LogCaptureFixture) -> None:
     reader, left = HangingReader(topic.log), threading.Event()
-    topic.log.reader = lambda: reader  # type: ignore[method-assign]
+    topic.log.reader = lambda: reader  # type: ignore[method-assign]  # hangs
 
     def run() -> None:
         with topic.watcher():
