@@ -206,11 +206,11 @@ def test_telling_what_lives_reads_no_more_than_the_commits_since_the_last_full_o
     assert counting.reads == 4
 
 
-def test_every_hundredth_lists_what_lives() -> None:
+def test_every_fiftieth_lists_what_lives() -> None:
     bucket = open_bucket("memory://")
     make_history(bucket, 202)
     listing = [number for number in range(202) if commits.read(bucket, 3, number).live is not None]
-    assert listing == [0, 100, 200]
+    assert listing == [0, 50, 100, 150, 200]
 
 
 def test_a_full_commit_that_lists_nothing_is_refused() -> None:

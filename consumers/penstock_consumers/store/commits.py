@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from penstock_consumers.store.bucket import Bucket
 
 # Every such commit lists all segments that live, so that opening a store reads at most this many commits.
-FULL_EVERY = 100
+FULL_EVERY = 50
 KEYS_MODULUS = 1 << 64
 
 

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
 _COMMIT = re.compile(r"commits/(\d{5,})/(?:\d{9,}/)?(\d{12,})\.json")
-_FULL_EVERY = 100
+_FULL_EVERY = 50
 _KINDS = ("segments", "open")
 _MODULUS = 1 << 64
 _NOT_VALUES = {"chunk_first_step", "policy_version", "policy_digest", "exploration"}
