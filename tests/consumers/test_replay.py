@@ -257,12 +257,12 @@ def test_a_refresh_reads_what_is_new_and_no_more() -> None:
     assert numbers(replay.episodes()) == [0, 1]
     assert [name for name in bucket.reads if name.startswith("segments/")] == [added[0].name]
 
-    for _ in range(350):
+    for _ in range(380):
         writer.commit(0)
     bucket.reads.clear()
     replay.refresh()
-    # From the last commit that lists all that lives, the 300th, to the 351st, and one that is absent.
-    assert set(bucket.reads) == {layout.commit(0, number) for number in range(300, 353)}
+    # From the last commit that lists all that lives, the 350th, to the 381st, and one that is absent.
+    assert set(bucket.reads) == {layout.commit(0, number) for number in range(350, 383)}
 
 
 @pytest.mark.parametrize("lags", ["by one commit", "wholly"])
