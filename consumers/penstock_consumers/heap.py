@@ -1,9 +1,9 @@
 """How a consumer keeps the heap of glibc small.
 
-A consumer's messages come in thousands of small pieces, are joined into large ones, and are freed in another order
-than they came in. What is free then lies in holes, between small things that stay, in which hardly any large piece
-fits; the heap grows for the next one, and by itself gives back only what lies at its top. So what is resident creeps,
-though what is in use does not grow. Two things hold it down:
+A consumer's records, and the arrays that are made of them, are of all sizes from a few bytes to some megabytes, and are
+freed in another order than they came in. What is free then lies in holes, between small things that stay, in which
+hardly any large piece fits; the heap grows for the next one, and by itself gives back only what lies at its top. So
+what is resident creeps, though what is in use does not grow. Two things hold it down:
 
 - All threads take from one arena, and so reuse what any of them has freed. By default each has an arena of its own, of
   up to eight a core, though in Python they take turns anyway.
