@@ -79,7 +79,7 @@ def _entry(partition: int, number: int) -> SegmentEntry:
         rows=_EPISODES,
         steps=_SEGMENT_STEPS,
         bytes=3_412_090,
-        crc32=4_021_194_395,
+        crc32c=4_021_194_395,
         ranges=Ranges(
             closed_offset=(first, first + _EPISODES - 1),
             closed_ms=(1_795_000_000_000 + first, 1_795_000_000_000 + first + _EPISODES),

@@ -160,7 +160,7 @@ def test_an_open_segment_that_has_other_rows_than_its_commit_says_is_named(
     other = batch.slice(0, 4) if rows == 4 else pa.concat_batches([batch, batch.slice(0, 1)])
     forged = segments.write(bucket, entry.name, [other], entry.steps)
     # Its size is what the commit names, and its rows are not.
-    altered = SegmentEntry(entry.name, 5, entry.steps, forged.bytes, entry.crc32)
+    altered = SegmentEntry(entry.name, 5, entry.steps, forged.bytes, entry.crc32c)
     with pytest.raises(CorruptStoreError, match=rf"{entry.name}: {rows} rows, its commit names 5"):
         OpenSegment.load(bucket, altered, SPEC, Judge(idle_limit_ms=1_000))
 

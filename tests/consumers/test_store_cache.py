@@ -35,7 +35,8 @@ if TYPE_CHECKING:
 SEGMENTS = 6
 MAPS, LOCKS = Path("/proc/self/maps"), Path("/proc/locks")
 READ = """
-import sys, zlib
+import sys
+from crc32c import crc32c
 from penstock_consumers.replay import snapshot
 from penstock_consumers.store.bucket import open_bucket
 from penstock_consumers.store.cache import Cache
@@ -43,7 +44,7 @@ bucket, cache = open_bucket(sys.argv[1]), Cache(sys.argv[2])
 taken = snapshot.take(bucket, snapshot.existing(bucket).spec)
 print("ready", flush=True)
 sys.stdin.readline()
-crcs = [zlib.crc32(cache.read(bucket, entry)) == entry.crc32 for entry in taken.entries]
+crcs = [crc32c(cache.read(bucket, entry)) == entry.crc32c for entry in taken.entries]
 print(all(crcs), cache.counts.fetched)
 """
 

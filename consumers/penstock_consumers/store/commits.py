@@ -63,7 +63,7 @@ class SegmentEntry:
     rows: int
     steps: int
     bytes: int
-    crc32: int
+    crc32c: int
     ranges: Ranges | None = None
     keys: int = 0
 

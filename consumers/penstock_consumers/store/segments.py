@@ -8,12 +8,12 @@ uncompressed, so that a reader on a disk maps them.
 from __future__ import annotations
 
 import hashlib
-import zlib
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
+from crc32c import crc32c
 
 from penstock_consumers.store.commits import Ranges, SegmentEntry
 from penstock_schemas.chunks import fixed
@@ -101,10 +101,10 @@ def write(bucket: Bucket, name: str, batches: Sequence[pa.RecordBatch], steps: i
         for batch in batches:
             writer.write_batch(batch)
     bucket.put(name, *file.pieces)
-    crc32 = 0
+    checksum = 0
     for piece in file.pieces:
-        crc32 = zlib.crc32(piece, crc32)
-    return SegmentEntry(name, sum(batch.num_rows for batch in batches), steps, file.size, crc32)
+        checksum = crc32c(piece, checksum)
+    return SegmentEntry(name, sum(batch.num_rows for batch in batches), steps, file.size, checksum)
 
 
 def episode_keys(batch: pa.RecordBatch) -> NDArray[np.uint64]:
@@ -259,4 +259,4 @@ def intact(bucket: Bucket, entry: SegmentEntry) -> bool:
 
 def is_intact(entry: SegmentEntry, data: pa.Buffer) -> bool:
     """Tell whether bytes are those that were written as a segment."""
-    return len(data) == entry.bytes and zlib.crc32(data) == entry.crc32
+    return len(data) == entry.bytes and crc32c(data) == entry.crc32c

@@ -5,12 +5,12 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-import zlib
 from dataclasses import dataclass, field
 from math import isnan
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
+from crc32c import crc32c
 
 from tests.chaos.audit.judging import Episode, Name
 from tests.chaos.audit.values import Items, Lists, content_hash
@@ -129,7 +129,7 @@ def load(objects: Mapping[str, bytes], entry: Mapping[str, Any], tell: Callable[
     if data is None:
         tell("gone", f"segment {name} is named by a commit, lives, and is not there")
         return None
-    if (len(data), zlib.crc32(data)) != (entry["bytes"], entry["crc32"]):
+    if (len(data), crc32c(data)) != (entry["bytes"], entry["crc32c"]):
         tell("altered", f"segment {name} has other bytes than its commit names")
     try:
         with pa.ipc.open_file(pa.BufferReader(data)) as reader:

@@ -4,13 +4,13 @@ import ast
 import hashlib
 import json
 import random
-import zlib
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pytest
+from crc32c import crc32c
 
 from penstock_consumers.dead_letters import DeadLetters
 from penstock_consumers.partition import Partition
@@ -101,7 +101,7 @@ class Forged:
             writer.write_batch(pa.RecordBatch.from_pylist(rows, table.schema))
         data = sink.getvalue().to_pybytes()
         self.objects[entry["name"]] = data
-        agrees = {"rows": len(rows), "bytes": len(data), "crc32": zlib.crc32(data)}
+        agrees = {"rows": len(rows), "bytes": len(data), "crc32c": crc32c(data)}
         if kind == "segments":
             agrees["steps"] = sum(row["length"] for row in rows)
 
