@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import struct
+from typing import TYPE_CHECKING
 
-import pyarrow as pa
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 # What a writer that is closed leaves at the end of a stream.
 END_OF_STREAM = b"\xff\xff\xff\xff\x00\x00\x00\x00"
@@ -12,38 +14,9 @@ END_OF_STREAM = b"\xff\xff\xff\xff\x00\x00\x00\x00"
 _HEADER, _COMPRESSION = 2, 3
 
 
-class Pieces:
-    """A file in memory that keeps the buffers that Arrow writes, and copies none."""
-
-    closed = False
-
-    def __init__(self) -> None:
-        self.pieces: list[pa.Buffer | bytes] = []
-        self.size = 0
-
-    def write(self, data: pa.Buffer | bytes) -> int:
-        """Keep a buffer."""
-        self.pieces.append(data)
-        self.size += len(data)
-        return len(data)
-
-    def tell(self) -> int:
-        """How many bytes were written."""
-        return self.size
-
-    def flush(self) -> None:
-        """There is nothing to flush."""
-
-    def close(self) -> None:
-        """There is nothing to close."""
-
-
 def to_ipc(batch: pa.RecordBatch) -> bytes:
     """Write an Arrow IPC stream: the schema, then this batch."""
-    sink = Pieces()
-    with pa.ipc.new_stream(pa.PythonFile(sink, "w"), batch.schema) as writer:
-        writer.write_batch(batch)
-    return b"".join(sink.pieces)
+    return b"".join((batch.schema.serialize(), batch.serialize(), END_OF_STREAM))
 
 
 def has_compressed_body(metadata: bytes) -> bool:

@@ -6,18 +6,19 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
+import pyarrow as pa
 
 from penstock_producers.envs.rows import Abort, Answer, Rows
 from penstock_producers.fragment import Recording
 from penstock_schemas.chunks import Ends
 from penstock_schemas.columns import Column
+from penstock_schemas.ipc import to_ipc
 from penstock_schemas.spaces import Box, Dict, Discrete, Leaf, Text, Tuple, leaves
 from penstock_schemas.stream import StreamSpec
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    import pyarrow as pa
     from numpy.typing import NDArray
 
     from penstock_producers.fragment import ActingPolicy
@@ -267,6 +268,11 @@ class Recorder:
 def rows_of(batches: Sequence[pa.RecordBatch]) -> list[dict[str, Any]]:
     """The rows of all messages."""
     return [row for batch in batches for row in batch.to_pylist()]
+
+
+def received(batches: Sequence[pa.RecordBatch]) -> list[pa.RecordBatch]:
+    """The batches as a reader has them, which of the arrays that they are parts of sees no more."""
+    return [pa.ipc.open_stream(to_ipc(batch)).read_next_batch() for batch in batches]
 
 
 def answers(

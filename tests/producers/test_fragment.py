@@ -25,6 +25,7 @@ from tests.producers.recorder import (
     Sent,
     answers,
     nested_spec,
+    received,
     recording_of,
     recurrent_spec,
     rows_of,
@@ -70,7 +71,7 @@ class Pair:
         """Close both, and hold the fragment to what was recorded."""
         closed, (expected, finished) = self.fragment.close(), self.recorder.close()
         assert rows_of(closed.batches) == expected
-        for batch in closed.batches:
+        for batch in received(closed.batches):
             check(batch, self.recorder.spec)
         assert closed.steps == sum(len(row["reward"]) for row in expected)
         assert closed.episode_length.tolist() == [episode.length for episode in finished]

@@ -20,7 +20,7 @@ from penstock_schemas.errors import PolicyError
 from penstock_schemas.messages import HEADER_BYTES, encode_chunks
 from penstock_schemas.spaces import Box, Discrete
 from penstock_schemas.stream import StreamSpec
-from tests.producers.recorder import recording_of, recurrent_spec, rows_of
+from tests.producers.recorder import received, recording_of, recurrent_spec, rows_of
 from tests.schemas.batches import make_batch, make_rows
 from tests.schemas.random_streams import streams
 
@@ -91,7 +91,7 @@ class Played:
     def close(self) -> list[dict[str, Any]]:
         """The chunk rows; a state as its first number."""
         closed = self.fragment.close()
-        for batch in closed.batches:
+        for batch in received(closed.batches):
             check(batch, SPEC)
         return rows_of(closed.batches)
 

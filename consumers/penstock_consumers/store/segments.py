@@ -16,10 +16,10 @@ import pyarrow as pa
 from crc32c import crc32c
 
 from penstock_consumers.store.commits import Ranges, SegmentEntry
+from penstock_consumers.store.pieces import Pieces
 from penstock_schemas.chunks import fixed
 from penstock_schemas.columns import list_offsets
 from penstock_schemas.errors import CorruptStoreError
-from penstock_schemas.ipc import Pieces
 from penstock_schemas.stream import METRIC
 
 if TYPE_CHECKING:

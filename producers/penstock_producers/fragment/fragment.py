@@ -172,7 +172,7 @@ class Fragment:
         return np.array([policy.version for policy in self._policies], np.int64)
 
     def _to_batches(self, runs: Runs, pieces: Pieces, names: Names) -> tuple[pa.RecordBatch, ...]:
-        """Make the chunk rows, parted into messages; the lists of each are gathered for themselves, close by."""
+        """Make the chunk rows, parted into messages."""
         log, rows = self._log, len(pieces.head)
         columns = self._policy_columns(runs, pieces)
         for name in ("env", "episode", "chunk", "first_step"):
@@ -187,22 +187,25 @@ class Fragment:
         options = {row: log.options[int(head[row])] for row in with_options if int(head[row]) in log.options}
         aborted = np.flatnonzero(pieces.ends == Ends.ABORTED).tolist() if runs.aborted else []
         reasons = {row: runs.aborted[int(pieces.run[row])] for row in aborted}
-        columns |= self._row_columns(runs, pieces)
+        columns |= self._row_columns(runs, pieces) | self._lists(runs, pieces)
         sizes = self._spec.row_bytes + pieces.length * self._spec.step_bytes
         for name, texts in (("reset_options", options), ("abort_reason", reasons)):
             columns[name] = _texts(texts, rows)
             for row, text in texts.items():
                 sizes[row] += len(text.encode())
-        return tuple(
-            self._to_batch(columns, runs, pieces.part(part), part)
-            for part in split(self._spec, sizes, self._message_bytes)
-        )
+        whole = self._batch(columns)
+        parts = list(split(self._spec, sizes, self._message_bytes))
+        batches = [whole.slice(part.start, part.stop - part.start) for part in parts]
+        for column, lists in self._large_lists(runs, pieces, parts).items():
+            at = self._spec.schema.get_field_index(column.name)
+            batches = [batch.add_column(at, column.field, list_) for batch, list_ in zip(batches, lists, strict=True)]
+        return tuple(batches)
 
-    def _to_batch(self, fixed: dict[str, pa.Array], runs: Runs, pieces: Pieces, part: slice) -> pa.RecordBatch:
-        rows = part.stop - part.start
-        columns = {name: column.slice(part.start, rows) for name, column in fixed.items()} | self._lists(runs, pieces)
+    def _batch(self, columns: Mapping[str, pa.Array]) -> pa.RecordBatch:
+        """Make a batch of those of the stream's columns that are given."""
         schema = self._spec.schema
-        return pa.RecordBatch.from_arrays([columns[name] for name in schema.names], schema=schema)
+        given = pa.schema([field for field in schema if field.name in columns], schema.metadata)
+        return pa.RecordBatch.from_arrays([columns[name] for name in given.names], schema=given)
 
     def _policy_columns(self, runs: Runs, pieces: Pieces) -> dict[str, pa.Array]:
         used = self._log.policy[runs.order[self._first_step(runs, pieces)]]
@@ -236,18 +239,39 @@ class Fragment:
         """Find the first step of each piece in the sorted rows; of one without a step, any row."""
         return np.minimum(pieces.head + 1, len(runs.order) - 1)
 
+    def _large_lists(self, runs: Runs, pieces: Pieces, parts: Sequence[slice]) -> dict[Column, list[pa.Array]]:
+        """View large observations where they lie, or gather them, a list column for each message."""
+        pairs = zip(self._spec.observation_columns, self._log.observation, strict=True)
+        large = [(column, values) for column, values in pairs if values.large]
+        if not (large and parts):
+            return {}
+        index, offsets = self._observed(runs, pieces)
+        mine = [offsets[part.start : part.stop + 1] for part in parts]
+        ends = [int(offset[-1]) for offset in mine]
+        return {
+            column: [
+                list_column(column, part, offset - offset[0])
+                for part, offset in zip(values.take(index, ends), mine, strict=True)
+            ]
+            for column, values in large
+        }
+
+    def _observed(self, runs: Runs, pieces: Pieces) -> tuple[NDArray[np.intp], NDArray[np.int32]]:
+        """Find the rows of the log with the observations of pieces, and the offsets of each piece's."""
+        return runs.order[ranges(pieces.head, pieces.length + 1)], _offsets(pieces.length + 1)
+
     def _lists(self, runs: Runs, pieces: Pieces) -> dict[str, pa.Array]:
+        """Gather the lists of all pieces, but for large observations."""
         log, spec = self._log, self._spec
-        index, offsets = ranges(pieces.head, pieces.length + 1), _offsets(pieces.length + 1)
-        index = runs.order[index]
+        index, offsets = self._observed(runs, pieces)
         columns = {
-            column.name: list_column(column, values.take(index), offsets)
+            column.name: list_column(column, values.take(index, [len(index)])[0], offsets)
             for column, values in zip(spec.observation_columns, log.observation, strict=True)
+            if not values.large
         }
         for column, (values, valid) in zip(spec.infos, log.infos, strict=True):
             columns[column.name] = list_column(column, np.take(values, index, axis=0), offsets, valid[index])
-        index, offsets = ranges(pieces.head + 1, pieces.length), _offsets(pieces.length)
-        index = runs.order[index]
+        index, offsets = runs.order[ranges(pieces.head + 1, pieces.length)], _offsets(pieces.length)
         columns["reward"] = list_column(spec.reward_column, log.reward[index], offsets)
         recording = self._recording
         finished = recording.finish([np.take(v, index, axis=0) for v in log.drawn[: len(recording.columns)]])

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from math import prod
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from numpy.typing import NDArray
 
     from penstock_schemas.columns import Column
@@ -19,12 +22,18 @@ LARGE_BYTES = 1024
 class Values(Protocol):
     """One value for each row of the log."""
 
+    large: bool
+    """Whether those of an env lie end to end, so that they need not be gathered."""
+
     def put(self, rows: slice, env: NDArray[np.int32], values: NDArray[Any]) -> None:
         """Copy the values of rows that are logged now, which are of these envs."""
         ...
 
-    def take(self, rows: NDArray[np.intp]) -> NDArray[Any]:
-        """Gather the values of rows; they may be a view, which holds until the next `put`, also over a `carry`."""
+    def take(self, rows: NDArray[np.intp], ends: Sequence[int]) -> list[NDArray[Any]]:
+        """Gather the values of rows, sorted by env and in the order of the log, in parts that end where `ends` says.
+
+        A part may be a view, which holds until the next `put`, also over a `carry`.
+        """
         ...
 
     def carry(self, rows: NDArray[np.intp], env: NDArray[np.int32]) -> None:
@@ -39,6 +48,8 @@ def values_of(column: Column, rows: int, num_envs: int) -> Values:
 
 
 class _InOrder:
+    large = False
+
     def __init__(self, column: Column, rows: int) -> None:
         self._values = np.empty((rows, *column.shape), column.dtype)
 
@@ -46,9 +57,8 @@ class _InOrder:
         del env
         self._values[rows] = values
 
-    def take(self, rows: NDArray[np.intp]) -> NDArray[Any]:
-        taken: NDArray[Any] = np.take(self._values, rows, axis=0)
-        return taken
+    def take(self, rows: NDArray[np.intp], ends: Sequence[int]) -> list[NDArray[Any]]:
+        return np.split(np.take(self._values, rows, axis=0), ends[:-1])
 
     def carry(self, rows: NDArray[np.intp], env: NDArray[np.int32]) -> None:
         del env
@@ -56,7 +66,7 @@ class _InOrder:
 
 
 class _EnvByEnv:
-    """The values of each env lie end to end, so that those of a chunk need not be gathered."""
+    large = True
 
     def __init__(self, column: Column, rows: int, num_envs: int) -> None:
         each = rows // num_envs + 1
@@ -76,14 +86,19 @@ class _EnvByEnv:
         self._values[place] = values.reshape(len(env), -1)
         self._next[env] = place + 1
 
-    def take(self, rows: NDArray[np.intp]) -> NDArray[Any]:
+    def take(self, rows: NDArray[np.intp], ends: Sequence[int]) -> list[NDArray[Any]]:
         self._settle()
         place = self._place[rows]
-        if len(place) and place[-1] - place[0] == len(place) - 1 and (np.diff(place) == 1).all():
-            taken = self._values[place[0] : place[-1] + 1]
-        else:
-            taken = np.take(self._values, place, axis=0)
-        return taken.reshape(len(rows), *self._shape)
+        # How many, up to each, lie behind the one before.
+        behind = np.append(0, np.cumsum(np.diff(place) == 1))
+        return [
+            self._part(place[start:end], whole=behind[end - 1] - behind[start] == end - 1 - start)
+            for start, end in pairwise((0, *ends))
+        ]
+
+    def _part(self, place: NDArray[np.intp], *, whole: bool) -> NDArray[Any]:
+        part = self._values[place[0] : place[-1] + 1] if whole else np.take(self._values, place, axis=0)
+        return part.reshape(len(place), *self._shape)
 
     def carry(self, rows: NDArray[np.intp], env: NDArray[np.int32]) -> None:
         self._settle()
