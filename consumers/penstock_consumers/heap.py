@@ -5,9 +5,10 @@ freed in another order than they came in. What is free then lies in holes, betwe
 hardly any large piece fits; the heap grows for the next one, and by itself gives back only what lies at its top. So
 what is resident creeps, though what is in use does not grow. Two things hold it down:
 
-- All threads take from one arena, and so reuse what any of them has freed. By default each has an arena of its own, of
-  up to eight a core, though in Python they take turns anyway.
-- The pages of the holes are given back now and then: seldom, for whatever is taken next has to be faulted in again.
+- All threads take from one arena, Arrow among them, and so reuse what any of them has freed. By default each has an
+  arena of its own, of up to eight a core, though in Python they take turns anyway; and Arrow has an allocator of its
+  own, a few per cent faster, which keeps what threads leave behind that have ended.
+- The pages of the holes are given back every few seconds: no more often, for what is taken next is faulted in again.
 
 Another way would be to have large pieces mapped and unmapped one by one (`M_MMAP_THRESHOLD`). That costs a page fault
 for each page of each message, which doubles what a step costs.
@@ -24,17 +25,20 @@ if TYPE_CHECKING:
 
 # Of `mallopt`, in glibc's malloc.h.
 _M_ARENA_MAX = -8
-_TRIM_SECONDS = 10.0
+_TRIM_SECONDS = 2.0
 
 
 def share_arena() -> None:
-    """Have all threads take from one arena; to be called before an import starts a thread, as Arrow's does.
+    """Have all threads, and Arrow, take from one arena; to be called before anything imports Arrow.
 
-    Does nothing where the C library is another than glibc, or the environment sets the number of arenas.
+    Does nothing where the C library is another than glibc, nor where the environment says otherwise.
     """
     library = ctypes.CDLL(None)
-    if "MALLOC_ARENA_MAX" not in os.environ and hasattr(library, "mallopt"):
+    if not hasattr(library, "mallopt"):
+        return
+    if "MALLOC_ARENA_MAX" not in os.environ:
         library.mallopt(_M_ARENA_MAX, 1)
+    os.environ.setdefault("ARROW_DEFAULT_MEMORY_POOL", "system")
 
 
 class Trimmer:
