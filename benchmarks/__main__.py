@@ -38,7 +38,7 @@ def measure() -> Iterator[Figure]:
         yield from producer.out_of_lockstep()
         with KafkaLog(broker.bootstrap_servers) as log:
             yield from producer.to_kafka(log)
-            yield from consumer.from_kafka(log, Path(folder))
+        yield from consumer.from_kafka(broker.bootstrap_servers, Path(folder))
     with tempfile.TemporaryDirectory(dir=_RESULTS.parent) as folder:
         yield from _learner(Path(folder))
 

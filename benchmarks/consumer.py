@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import json
+import os
 import shutil
+import subprocess
+import sys
 import time
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from prometheus_client import CollectorRegistry
 
 from benchmarks.figure import Figure, paired
 from benchmarks.pipeline import CARTPOLE, STREAM, TOPIC, Pipeline, envs
+from penstock_consumers.heap import Trimmer
 from penstock_consumers.metrics import ConsumerMetrics
 from penstock_consumers.store import commits
 from penstock_consumers.store.bucket import open_bucket
@@ -17,12 +23,13 @@ from penstock_consumers.store.commits import Limits
 from penstock_consumers.store.replay_store import ReplayStore
 from penstock_consumers.upkeep import Upkeep, UpkeepSettings
 from penstock_consumers.worker import Cadence, Worker
+from penstock_producers.service import use_one_thread
+from penstock_schemas.log.kafka import KafkaLog
 from penstock_schemas.log.memory import MemoryLog
 from penstock_schemas.messages import decode, encode_begin, encode_chunks
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from pathlib import Path
 
     import pyarrow as pa
 
@@ -37,18 +44,29 @@ _LEAST = 3_000_000
 _DEAD_LETTERS = f"{TOPIC}.dead-letter"
 
 
-def from_kafka(log: Log, folder: Path) -> Iterator[Figure]:
+# As `penstock_consumers.heap` has it in a consumer's pod.
+_HEAP = {"MALLOC_ARENA_MAX": "1", "ARROW_DEFAULT_MEMORY_POOL": "system"}
+
+
+def from_kafka(bootstrap_servers: str, folder: Path) -> Iterator[Figure]:
+    """Measure in a process of its own, with the heap of a consumer's; it runs where this one does."""
+    command = [sys.executable, "-m", "benchmarks.consumer", bootstrap_servers, str(folder)]
+    told = subprocess.run(command, env=os.environ | _HEAP, check=True, stdout=subprocess.PIPE).stdout  # noqa: S603  (our own)
+    yield Figure(**json.loads(told))
+
+
+def measure(log: Log, folder: Path) -> Figure:
     """Fill a topic with real rollouts, then read it into new stores, in turn with reading it alone."""
-    topic, dead_letters = f"{TOPIC}.full", _DEAD_LETTERS
+    topic = f"{TOPIC}.full"
     log.create(topic)
-    log.create(dead_letters)
+    log.create(_DEAD_LETTERS)
     steps = _fill(log, topic)
     rounds = iter(range(2 * _ROUNDS))
     ours, reference, ratio = paired(
         lambda: _consume(log, topic, folder / str(next(rounds))), lambda: steps / _read(log, topic), _ROUNDS
     )
     name = "one consumer, from Kafka to committed (reference: reading the records alone)"
-    yield Figure(name, round(ours), "steps/s", round(reference), round(ratio, 3), f">= {_LEAST:,}", ours >= _LEAST)
+    return Figure(name, round(ours), "steps/s", round(reference), round(ratio, 3), f">= {_LEAST:,}", ours >= _LEAST)
 
 
 def _fill(log: Log, topic: str) -> int:
@@ -108,8 +126,10 @@ def _consume(log: Log, topic: str, folder: Path) -> float:
     reader.close()
     commits_seen: list[tuple[float, int]] = []
     high_water = 0
+    trimmer = Trimmer(time.monotonic)
     while high_water < end:
         worker.run_once()
+        trimmer.run_once()
         if worker.committed.get(0, 0) > high_water:
             high_water = worker.committed[0]
             commits_seen.append((time.perf_counter(), _steps_committed(bucket)))
@@ -135,3 +155,9 @@ def _read(log: Log, topic: str) -> float:
     elapsed = time.perf_counter() - started
     reader.close()
     return elapsed
+
+
+if __name__ == "__main__":
+    use_one_thread()
+    with KafkaLog(sys.argv[1]) as kafka:
+        sys.stdout.write(json.dumps(measure(kafka, Path(sys.argv[2])).to_json()))
