@@ -14,13 +14,13 @@ def main() -> None:
         # Here, since a base install lacks what they need, and that is to be told in one line.
         from penstock_consumers.service import serve  # noqa: PLC0415
         from penstock_consumers.settings import ConsumerSettings  # noqa: PLC0415  (the same)
-        from penstock_schemas.service import run_service  # noqa: PLC0415  (the same)
+        from penstock_schemas.service import run_process  # noqa: PLC0415  (the same)
     except ModuleNotFoundError as error:
         if (error.name or "").startswith("penstock_"):
             raise
         sys.stderr.write(f"error: {error}: a consumer needs more than the base: pip install 'penstock[consumer]'\n")
         sys.exit(2)
-    sys.exit(run_service("consumer", ConsumerSettings, serve))
+    run_process("consumer", ConsumerSettings, serve)
 
 
 if __name__ == "__main__":

@@ -12,23 +12,24 @@ def main() -> None:
     """
     try:
         # Imported here, since a base install lacks what they need, and that is to be told in one line.
+        from penstock_schemas.service import end, run_process  # noqa: PLC0415  (as said)
+
         if sys.argv[1:2] == ["check"]:
             from penstock_producers.check import cli  # noqa: PLC0415  (as said)
 
-            sys.exit(cli.main(sys.argv[2:]))
+            end(cli.main(sys.argv[2:]))
         if sys.argv[1:2] == ["evaluate"]:
             from penstock_producers.evaluate import cli as evaluation  # noqa: PLC0415  (as said)
 
-            sys.exit(evaluation.main(sys.argv[2:]))
+            end(evaluation.main(sys.argv[2:]))
         from penstock_producers.service import serve  # noqa: PLC0415  (as said)
         from penstock_producers.settings import ProducerSettings  # noqa: PLC0415  (as said)
-        from penstock_schemas.service import run_service  # noqa: PLC0415  (as said)
     except ModuleNotFoundError as error:
         if (error.name or "").startswith("penstock_"):
             raise
         sys.stderr.write(f"error: {error}: a producer needs more than the base: pip install 'penstock[producer]'\n")
         sys.exit(2)
-    sys.exit(run_service("producer", ProducerSettings, serve))
+    run_process("producer", ProducerSettings, serve)
 
 
 if __name__ == "__main__":

@@ -15,7 +15,7 @@ from unittest.mock import patch
 from penstock_consumers import service
 from penstock_consumers.settings import ConsumerSettings
 from penstock_consumers.store.bucket import open_bucket
-from penstock_schemas.service import run_service
+from penstock_schemas.service import run_process
 from tests.chaos.bucket import TroubledBucket
 
 
@@ -33,8 +33,7 @@ def main() -> None:
         patch.object(service, "open_bucket", open_troubled),
         patch.object(time, "time", lambda: wall() + float(ahead)),
     ):
-        status = run_service("consumer", ConsumerSettings, service.serve, flags)
-    sys.exit(status)
+        run_process("consumer", ConsumerSettings, service.serve, flags)
 
 
 if __name__ == "__main__":

@@ -16,7 +16,7 @@ from unittest.mock import patch
 from penstock_producers import service
 from penstock_producers.settings import ProducerSettings
 from penstock_schemas.log.kafka import KafkaLog
-from penstock_schemas.service import run_service
+from penstock_schemas.service import run_process
 from tests.chaos.notes import Notes
 
 if TYPE_CHECKING:
@@ -90,8 +90,7 @@ def main() -> None:
         return NotingLog(KafkaLog(*words, **named), ledger)
 
     with patch.object(service, "KafkaLog", connect):
-        status = run_service("producer", ProducerSettings, service.serve, flags)
-    sys.exit(status)
+        run_process("producer", ProducerSettings, service.serve, flags)
 
 
 if __name__ == "__main__":

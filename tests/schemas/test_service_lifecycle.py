@@ -17,9 +17,9 @@ if TYPE_CHECKING:
     Start = Callable[..., subprocess.Popen[str]]
 
 PROGRAM = """
-import logging, sys, threading
+import ctypes, logging, sys, threading
 from penstock_schemas.errors import FatalError, LogUnavailableError, SettingsError
-from penstock_schemas.service import ServiceSettings, run_service
+from penstock_schemas.service import ServiceSettings, run_process
 
 def say(word):
     print(word, flush=True)
@@ -46,7 +46,14 @@ def raises(error):
         raise error
     return serve
 
+def leaves_a_destructor_that_waits(settings, stop):
+    library = ctypes.CDLL(None)
+    getattr(library, "__cxa_atexit")(ctypes.cast(library.pause, ctypes.c_void_p), None, None)
+    logging.getLogger("penstock.a").info("done")
+    sys.stdout.write("done")
+
 serves = {
+    "leaves_a_destructor_that_waits": leaves_a_destructor_that_waits,
     "waits": waits,
     "heeds_nothing": heeds_nothing,
     "logs": logs,
@@ -55,7 +62,7 @@ serves = {
     "recoverable": raises(LogUnavailableError("no broker at 127.0.0.1:1")),
     "bug": raises(ZeroDivisionError("a bug")),
 }
-sys.exit(run_service("producer", ServiceSettings, serves[sys.argv[1]], sys.argv[2:]))
+run_process("producer", ServiceSettings, serves[sys.argv[1]], sys.argv[2:])
 """
 
 
@@ -94,6 +101,12 @@ def test_a_signal_asks_to_stop_and_the_exit_is_clean(start: Start, number: signa
     status, out, err = finish(process)
     assert (status, out) == (0, "stopped\n")
     assert f"{number.name}: stopping; a second signal exits at once" in err
+
+
+def test_what_a_library_leaves_behind_does_not_keep_the_process_from_ending(start: Start) -> None:
+    status, out, err = finish(start("leaves_a_destructor_that_waits", "--stream=s"))
+    assert (status, out) == (0, "done")
+    assert "penstock.a: done" in err
 
 
 @pytest.mark.parametrize(("second", "status"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])

@@ -2,7 +2,7 @@
 
 from penstock_schemas.service.endpoint import Endpoint
 from penstock_schemas.service.health import Health
-from penstock_schemas.service.lifecycle import configure_logging, run_service, stop_on_signals
+from penstock_schemas.service.lifecycle import configure_logging, end, run_process, run_service, stop_on_signals
 from penstock_schemas.service.metrics import MESSAGE_BYTES, SECONDS, build_info
 from penstock_schemas.service.settings import ServiceSettings, load
 from penstock_schemas.service.statistics import EpisodeStatistics
@@ -16,7 +16,9 @@ __all__ = [
     "ServiceSettings",
     "build_info",
     "configure_logging",
+    "end",
     "load",
+    "run_process",
     "run_service",
     "stop_on_signals",
 ]

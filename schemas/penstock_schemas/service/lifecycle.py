@@ -10,7 +10,7 @@ import threading
 import time
 from contextlib import contextmanager
 from queue import SimpleQueue
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, NoReturn, TypeVar
 
 from penstock_schemas.errors import PenstockError, SettingsError
 from penstock_schemas.service.settings import ServiceSettings, load
@@ -47,6 +47,34 @@ def run_service(
         sys.stderr.write(f"error: {error}\n")
         return 2 if isinstance(error, SettingsError) else 1
     return 0
+
+
+def run_process(
+    component: str,
+    settings_class: type[S],
+    serve: Callable[[S, threading.Event], None],
+    argv: Sequence[str] | None = None,
+) -> NoReturn:
+    """Do as `run_service` does, and `end` the process with its status, or with 1 after the traceback of a bug."""
+    try:
+        status = run_service(component, settings_class, serve, argv)
+    except Exception as error:  # noqa: BLE001  (it is told as Python tells it)
+        sys.excepthook(type(error), error, error.__traceback__)
+        status = 1
+    end(status)
+
+
+def end(status: int) -> NoReturn:
+    """End the process, without tearing the interpreter down.
+
+    What matters is closed by then. What is left are threads of libraries, which a teardown stops wherever they are;
+    where one holds what a library's destructor waits for, the process never ends. It was seen of producers that had
+    published everything.
+    """
+    logging.shutdown()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(status)
 
 
 def configure_logging(component: str, level: str) -> None:
