@@ -1,20 +1,23 @@
 """A record as a plain message, or the rule that it breaks: by docs/formats.md, row by row.
 
-Actions and observations outside their spaces, and record batches whose buffers are compressed one by one, are not
-looked for: no scenario may send them.
+Record batches whose buffers are compressed one by one are not looked for: no scenario may send them.
 """
 
 from __future__ import annotations
 
 import hashlib
+import json
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import pyarrow as pa
 
 from tests.chaos.audit.values import Items, Lists, numbers, overlaps
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from tests.chaos.audit.records import LogRecord
 
 ABORTED = 4
@@ -60,6 +63,8 @@ class Decoder:
     def __init__(self, fingerprint: bytes) -> None:
         self._fingerprint = fingerprint
         self._schema: pa.Schema | None = None
+        # By column, the least and the largest value of each element of an item.
+        self._limits: dict[str, tuple[Any, Any]] = {}
 
     def decode(self, record: LogRecord, *, max_bytes: int, max_raw_bytes: int) -> PlainMessage:
         """Raises `BrokenRuleError` where the record is not wholly valid."""
@@ -81,7 +86,7 @@ class Decoder:
             _demand(batch.num_rows == 0, "a begin record with rows")
             return PlainMessage(kind, producer, incarnation, sequence, start=_text(headers, "start"))
         _demand(batch.num_rows > 0, "no rows")
-        return PlainMessage(kind, producer, incarnation, sequence, rows=_rows(batch))
+        return PlainMessage(kind, producer, incarnation, sequence, rows=_rows(batch, self._limits))
 
     def _open(self, headers: dict[str, bytes], value: bytes, max_raw_bytes: int) -> pa.RecordBatch:
         _demand(headers.get("schema") == self._fingerprint, "another stream")
@@ -105,11 +110,15 @@ class Decoder:
         _demand(hashlib.sha256(described).digest() == self._fingerprint, "another description")
         if self._schema is None:
             self._schema = schema
+            spaces = json.loads(described)
+            self._limits = {
+                name: limits for root in ("observation", "action") for name, limits in _limits(root, spaces[root])
+            }
         _demand(schema.equals(self._schema, check_metadata=True), "another schema")
         return batches[0]
 
 
-def _rows(batch: pa.RecordBatch) -> tuple[Row, ...]:
+def _rows(batch: pa.RecordBatch, limits: dict[str, tuple[Any, Any]]) -> tuple[Row, ...]:
     plain: dict[str, list[Any]] = {}
     lists: dict[str, Lists] = {}
     states: dict[str, Items] = {}
@@ -130,10 +139,31 @@ def _rows(batch: pa.RecordBatch) -> tuple[Row, ...]:
             {name: column[at : at + 1] for name, column in states.items()},
         )
         _check(row)
+        for name, (least, largest) in limits.items():
+            items = row.items[name]
+            _demand(bool(((items >= least) & (items <= largest)).all()), f"a value of {name} outside its space")
         if rows:
             _check_order(rows[-1], row)
         rows.append(row)
     return tuple(rows)
+
+
+def _limits(name: str, space: dict[str, Any]) -> Iterator[tuple[str, tuple[Any, Any]]]:
+    """The columns of a space that cannot have every value of their type, and which they can."""
+    match space["type"]:
+        case "Dict":
+            for key, inner in space["spaces"]:
+                yield from _limits(f"{name}.{key}", inner)
+        case "Tuple":
+            for at, inner in enumerate(space["spaces"]):
+                yield from _limits(f"{name}.{at}", inner)
+        case "Discrete":
+            yield name, (space["start"], space["start"] + space["n"] - 1)
+        case "MultiDiscrete":
+            start = np.array(space["start"])
+            yield name, (start, start + np.array(space["nvec"]) - 1)
+        case "MultiBinary":
+            yield name, (0, 1)
 
 
 def _list(field: pa.Field, column: pa.ListArray) -> Lists:

@@ -204,6 +204,26 @@ def test_records_are_judged_by_the_limit_that_their_commit_names() -> None:
     assert found.audit().kinds == {"limits"}
 
 
+@pytest.mark.parametrize("spec", [SPEC, NESTED], ids=["plain", "nested"])
+def test_a_message_with_a_byte_changed_is_to_the_auditor_what_it_is_to_the_consumer(spec: StreamSpec) -> None:
+    log, bucket = MemoryLog(clock=Clock()), open_bucket("memory://")
+    for topic in (TOPIC, DEAD_LETTERS):
+        log.create(topic)
+    producer = ScriptedProducer(log, spec=spec)
+    producer.begin()
+    message = producer.encode(Row(0, 0, 0, 0, 3), Row(1, 0, 0, 0, 2, Ends.TERMINATED))
+    assert message.value is not None
+    rng = random.Random(0)  # noqa: S311 - not for secrets
+    for at in rng.sample(range(len(message.value)), 1_500):
+        changed = bytearray(message.value)
+        changed[at] ^= rng.randrange(1, 256)
+        producer.append(replace(message, value=bytes(changed)))
+    consume(log, bucket, every=500)
+    found = Forged(log, bucket).audit()
+    assert found.ok, found.text
+    assert 0 < found.counts["messages_quarantined"] < 1_500
+
+
 # A forger's work: one fault each, everything else as it should be.
 
 
