@@ -74,7 +74,14 @@ def test_the_wheel_declares_its_extras_and_commands(wheel: Path) -> None:
         assert f"{info}/licenses/LICENSE" in opened.namelist()
     assert {"producer", "consumer", "local", "dev"} <= set(metadata.get_all("Provides-Extra", []))
     base = [word for word in metadata.get_all("Requires-Dist", []) if "extra ==" not in word]
-    assert sorted(word.partition(">")[0] for word in base) == ["numpy", "obstore", "pyarrow", "safetensors", "tqdm"]
+    assert sorted(word.partition(">")[0] for word in base) == [
+        "crc32c",
+        "numpy",
+        "obstore",
+        "pyarrow",
+        "safetensors",
+        "tqdm",
+    ]
     assert dict(commands["console_scripts"]) == {
         "penstock-producer": "penstock_producers.__main__:main",
         "penstock-consumer": "penstock_consumers.__main__:main",
