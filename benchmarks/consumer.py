@@ -15,7 +15,7 @@ from prometheus_client import CollectorRegistry
 
 from benchmarks.figure import Figure, paired
 from benchmarks.pipeline import CARTPOLE, STREAM, TOPIC, Pipeline, envs
-from penstock_consumers.heap import Trimmer
+from penstock_consumers import heap
 from penstock_consumers.metrics import ConsumerMetrics
 from penstock_consumers.store import commits
 from penstock_consumers.store.bucket import open_bucket
@@ -44,14 +44,10 @@ _LEAST = 3_000_000
 _DEAD_LETTERS = f"{TOPIC}.dead-letter"
 
 
-# As `penstock_consumers.heap` has it in a consumer's pod.
-_HEAP = {"MALLOC_ARENA_MAX": "1", "ARROW_DEFAULT_MEMORY_POOL": "system"}
-
-
 def from_kafka(bootstrap_servers: str, folder: Path) -> Iterator[Figure]:
     """Measure in a process of its own, with the heap of a consumer's; it runs where this one does."""
     command = [sys.executable, "-m", "benchmarks.consumer", bootstrap_servers, str(folder)]
-    told = subprocess.run(command, env=os.environ | _HEAP, check=True, stdout=subprocess.PIPE).stdout  # noqa: S603  (our own)
+    told = subprocess.run(command, env=os.environ | heap.ENVIRONMENT, check=True, stdout=subprocess.PIPE).stdout  # noqa: S603  (our own)
     yield Figure(**json.loads(told))
 
 
@@ -126,7 +122,7 @@ def _consume(log: Log, topic: str, folder: Path) -> float:
     reader.close()
     commits_seen: list[tuple[float, int]] = []
     high_water = 0
-    trimmer = Trimmer(time.monotonic)
+    trimmer = heap.Trimmer(time.monotonic)
     while high_water < end:
         worker.run_once()
         trimmer.run_once()

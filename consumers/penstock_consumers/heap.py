@@ -23,6 +23,8 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+# What has the effect of `share_arena` where it is in the environment from a process's start.
+ENVIRONMENT = {"MALLOC_ARENA_MAX": "1", "ARROW_DEFAULT_MEMORY_POOL": "system"}
 # Of `mallopt`, in glibc's malloc.h.
 _M_ARENA_MAX = -8
 _TRIM_SECONDS = 2.0
@@ -38,7 +40,7 @@ def share_arena() -> None:
         return
     if "MALLOC_ARENA_MAX" not in os.environ:
         library.mallopt(_M_ARENA_MAX, 1)
-    os.environ.setdefault("ARROW_DEFAULT_MEMORY_POOL", "system")
+    os.environ.setdefault("ARROW_DEFAULT_MEMORY_POOL", ENVIRONMENT["ARROW_DEFAULT_MEMORY_POOL"])
 
 
 class Trimmer:

@@ -85,6 +85,13 @@ class Fragment:
         self._cut_steps = cut_steps
         self._capacity = capacity
         self._log = RowLog(spec, num_envs, num_envs * (2 * capacity + 1), self._recording)
+        observed = list(zip(spec.observation_columns, self._log.observation, strict=True))
+        self._small = [(column, values) for column, values in observed if not values.large]
+        self._large = [(column, values) for column, values in observed if values.large]
+        large = {column.name for column, _ in self._large}
+        self._small_schema = pa.schema(
+            [field for field in spec.schema if field.name not in large], spec.schema.metadata
+        )
         self._standing = Standing(num_envs)
         self._policies: list[ActingPolicy] = []
         # How many rows an env has given at the most; how many each has given while others did not.
@@ -187,25 +194,21 @@ class Fragment:
         options = {row: log.options[int(head[row])] for row in with_options if int(head[row]) in log.options}
         aborted = np.flatnonzero(pieces.ends == Ends.ABORTED).tolist() if runs.aborted else []
         reasons = {row: runs.aborted[int(pieces.run[row])] for row in aborted}
-        columns |= self._row_columns(runs, pieces) | self._lists(runs, pieces)
+        seen = runs.order[ranges(pieces.head, pieces.length + 1)], _offsets(pieces.length + 1)
+        columns |= self._row_columns(runs, pieces) | self._lists(runs, pieces, *seen)
         sizes = self._spec.row_bytes + pieces.length * self._spec.step_bytes
         for name, texts in (("reset_options", options), ("abort_reason", reasons)):
             columns[name] = _texts(texts, rows)
             for row, text in texts.items():
                 sizes[row] += len(text.encode())
-        whole = self._batch(columns)
+        schema = self._small_schema
+        whole = pa.RecordBatch.from_arrays([columns[name] for name in schema.names], schema=schema)
         parts = list(split(self._spec, sizes, self._message_bytes))
         batches = [whole.slice(part.start, part.stop - part.start) for part in parts]
-        for column, lists in self._large_lists(runs, pieces, parts).items():
+        for column, lists in self._large_lists(*seen, parts).items():
             at = self._spec.schema.get_field_index(column.name)
             batches = [batch.add_column(at, column.field, list_) for batch, list_ in zip(batches, lists, strict=True)]
         return tuple(batches)
-
-    def _batch(self, columns: Mapping[str, pa.Array]) -> pa.RecordBatch:
-        """Make a batch of those of the stream's columns that are given."""
-        schema = self._spec.schema
-        given = pa.schema([field for field in schema if field.name in columns], schema.metadata)
-        return pa.RecordBatch.from_arrays([columns[name] for name in given.names], schema=given)
 
     def _policy_columns(self, runs: Runs, pieces: Pieces) -> dict[str, pa.Array]:
         used = self._log.policy[runs.order[self._first_step(runs, pieces)]]
@@ -239,13 +242,15 @@ class Fragment:
         """Find the first step of each piece in the sorted rows; of one without a step, any row."""
         return np.minimum(pieces.head + 1, len(runs.order) - 1)
 
-    def _large_lists(self, runs: Runs, pieces: Pieces, parts: Sequence[slice]) -> dict[Column, list[pa.Array]]:
-        """View large observations where they lie, or gather them, a list column for each message."""
-        pairs = zip(self._spec.observation_columns, self._log.observation, strict=True)
-        large = [(column, values) for column, values in pairs if values.large]
-        if not (large and parts):
+    def _large_lists(
+        self, index: NDArray[np.intp], offsets: NDArray[np.int32], parts: Sequence[slice]
+    ) -> dict[Column, list[pa.Array]]:
+        """View large observations where they lie, or gather them, a list column for each message.
+
+        `index` and `offsets` are as `_lists` has them.
+        """
+        if not (self._large and parts):
             return {}
-        index, offsets = self._observed(runs, pieces)
         mine = [offsets[part.start : part.stop + 1] for part in parts]
         ends = [int(offset[-1]) for offset in mine]
         return {
@@ -253,21 +258,20 @@ class Fragment:
                 list_column(column, part, offset - offset[0])
                 for part, offset in zip(values.take(index, ends), mine, strict=True)
             ]
-            for column, values in large
+            for column, values in self._large
         }
 
-    def _observed(self, runs: Runs, pieces: Pieces) -> tuple[NDArray[np.intp], NDArray[np.int32]]:
-        """Find the rows of the log with the observations of pieces, and the offsets of each piece's."""
-        return runs.order[ranges(pieces.head, pieces.length + 1)], _offsets(pieces.length + 1)
+    def _lists(
+        self, runs: Runs, pieces: Pieces, index: NDArray[np.intp], offsets: NDArray[np.int32]
+    ) -> dict[str, pa.Array]:
+        """Gather the lists of all pieces, but for large observations.
 
-    def _lists(self, runs: Runs, pieces: Pieces) -> dict[str, pa.Array]:
-        """Gather the lists of all pieces, but for large observations."""
+        `index` are the rows of the log with what was observed, `offsets` where those of each piece begin and end.
+        """
         log, spec = self._log, self._spec
-        index, offsets = self._observed(runs, pieces)
         columns = {
             column.name: list_column(column, values.take(index, [len(index)])[0], offsets)
-            for column, values in zip(spec.observation_columns, log.observation, strict=True)
-            if not values.large
+            for column, values in self._small
         }
         for column, (values, valid) in zip(spec.infos, log.infos, strict=True):
             columns[column.name] = list_column(column, np.take(values, index, axis=0), offsets, valid[index])

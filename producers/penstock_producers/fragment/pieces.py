@@ -51,10 +51,6 @@ class Pieces(NamedTuple):
     length: NDArray[np.int64]
     ends: NDArray[np.uint8]
 
-    def part(self, part: slice) -> Pieces:
-        """Some of the pieces."""
-        return Pieces(self.run[part], self.head[part], self.length[part], self.ends[part])
-
 
 def runs_of(log: RowLog) -> Runs:
     """Sort the rows of the log by env, and find the runs."""
