@@ -12,6 +12,7 @@ from contextlib import closing
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from kafka.errors import KafkaConnectionError
 
 from deploy.local.kafka import LocalKafka
 from penstock_schemas.errors import FatalError, LogUnavailableError, SettingsError
@@ -51,6 +52,9 @@ def broker() -> Iterator[LocalKafka]:
 
 @pytest.fixture
 def log(broker: LocalKafka) -> Iterator[KafkaLog]:
+    # A test that failed while it was away leaves it away.
+    if not broker.running:
+        broker.start()
     with KafkaLog(
         broker.bootstrap_servers,
         timeout=DELIVERY_TIMEOUT,
@@ -91,7 +95,12 @@ def test_all_goes_on_after_the_broker_was_away(broker: LocalKafka, log: KafkaLog
         assert read(reader, 1) == read(member, 1) == [b"after"]
 
 
-def test_a_group_goes_on_after_its_broker_was_killed(broker: LocalKafka, log: KafkaLog) -> None:
+def test_a_group_goes_on_after_its_broker_was_killed(
+    broker: LocalKafka, log: KafkaLog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refused(timeout_ms: float | None = None) -> bool:
+        raise KafkaConnectionError(f"111 ECONNREFUSED, within {timeout_ms} ms")
+
     listener = FromTheStart()
     log.create("killed", partitions=2)
     with closing(log.group("killed", "k", listener)) as member, closing(log.appender()) as appender:
@@ -105,6 +114,11 @@ def test_a_group_goes_on_after_its_broker_was_killed(broker: LocalKafka, log: Ka
             assert list(member.poll(0.1)) == []
             member.attend()
             member.report({0: 2})
+        # Where connecting is refused twice within one poll, kafka-python raises that.
+        with monkeypatch.context() as patch:
+            patch.setattr(member._coordinator, "ensure_coordinator_ready", refused)
+            assert list(member.poll(0.1)) == []
+            member.attend()
         assert listener.told == ["assigned"] * 2
         broker.start()
         appender.append("killed", 1, value=b"2").result(SECONDS)

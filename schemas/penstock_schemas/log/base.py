@@ -91,7 +91,7 @@ class Reader(Protocol):
         ...
 
     def poll(self, timeout: float, max_records: int = 500) -> Sequence[Record]:
-        """Wait up to `timeout` seconds for records; each partition's come in offset order.
+        """Wait up to `timeout` seconds for records; each partition's come in offset order, none while the log is away.
 
         Raises `TopicError` where a position lies outside its partition's log: there is no automatic reset.
         """

@@ -13,6 +13,7 @@ from kafka.future import Future as KafkaFuture
 from kafka.structs import OffsetAndMetadata
 
 from penstock_schemas.errors import FatalError
+from penstock_schemas.log.kafka_client import AWAY
 from penstock_schemas.log.kafka_listener import HeldAssignor, ListenerBridge
 from penstock_schemas.log.kafka_readers import Consumer
 
@@ -94,6 +95,8 @@ class KafkaGroupReader(Consumer):
                 self._coordinator.poll(timeout_ms=0)
             except FencedInstanceIdError as error:
                 raise self._fenced() from error
+            except AWAY as error:
+                _log.info("the group's broker is away: %r", error)
             self._bridge.settle([])
             self._share_anew()
 
