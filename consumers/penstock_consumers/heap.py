@@ -1,9 +1,14 @@
-"""How a consumer keeps the heap of glibc small.
+"""How a consumer keeps its heap small.
 
-A consumer's records, and the arrays that are made of them, are of all sizes from a few bytes to some megabytes, and are
-freed in another order than they came in. What is free then lies in holes, between small things that stay, in which
-hardly any large piece fits; the heap grows for the next one, and by itself gives back only what lies at its top. So
-what is resident creeps, though what is in use does not grow. Two things hold it down:
+Whenever a wait of kafka-python's times out, some times a second, it leaves what it had fetched, up to megabytes, in a
+cycle of references. Python finds most of those soon; but some grow old first, and the oldest objects are looked through
+only once they have become a quarter more, which beside the hundreds of thousands of a process that has imported Arrow
+takes hours. So what is there from the start is set apart, and all the rest is looked through every few seconds.
+
+Nor does glibc give back all that is freed. A consumer's records, and the arrays that are made of them, are of all sizes
+from a few bytes to some megabytes, and are freed in another order than they came in. What is free then lies in holes,
+between small things that stay, in which hardly any large piece fits; the heap grows for the next one, and by itself
+gives back only what lies at its top. Two things hold it down:
 
 - All threads take from one arena, Arrow among them, and so reuse what any of them has freed. By default each has an
   arena of its own, of up to eight a core, though in Python they take turns anyway; and Arrow has an allocator of its
@@ -17,6 +22,7 @@ for each page of each message, which doubles what a step costs.
 from __future__ import annotations
 
 import ctypes
+import gc
 import os
 from typing import TYPE_CHECKING
 
@@ -44,9 +50,9 @@ def share_arena() -> None:
 
 
 class Trimmer:
-    """Gives the free pages of the heap back every few seconds of `clock` (monotonic, seconds).
+    """Frees what lies in cycles, and gives free pages back, every few seconds of `clock` (monotonic, in seconds).
 
-    Does nothing where the C library is another than glibc.
+    What there is when it is made is taken to stay. Where the C library is another than glibc, pages are left to it.
     """
 
     def __init__(self, clock: Callable[[], float]) -> None:
@@ -54,9 +60,14 @@ class Trimmer:
         self._trim = library.malloc_trim if hasattr(library, "malloc_trim") else lambda _: None
         self._clock = clock
         self._next = clock() + _TRIM_SECONDS
+        # What another one set apart before may be garbage by now.
+        gc.unfreeze()
+        gc.collect()
+        gc.freeze()
 
     def run_once(self) -> None:
-        """Give the pages back if it is time; takes some milliseconds."""
+        """Do so if it is time; takes some milliseconds."""
         if (now := self._clock()) >= self._next:
             self._next = now + _TRIM_SECONDS
+            gc.collect()
             self._trim(0)
