@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import selectors
 import socket
 from contextlib import closing
 from typing import TYPE_CHECKING
@@ -10,7 +11,7 @@ import pytest
 from kafka.errors import KafkaConnectionError
 
 from penstock_schemas.log.kafka import KafkaLog
-from penstock_schemas.log.kafka_network import _received
+from penstock_schemas.log.kafka_network import _received, _Selector
 from penstock_schemas.log.kafka_readers import KafkaReader
 
 if TYPE_CHECKING:
@@ -43,6 +44,18 @@ def test_a_read_tells_why_no_more_comes(pair: tuple[socket.socket, socket.socket
     assert isinstance(error, KafkaConnectionError)
     ours.close()
     assert "Bad file descriptor" in str(_received(ours, into)[1])
+
+
+def test_a_selector_finds_sockets_as_any_other_does(pair: tuple[socket.socket, socket.socket]) -> None:
+    ours, theirs = pair
+    with closing(_Selector()) as selector:
+        key = selector.register(ours, selectors.EVENT_READ, "data")
+        assert selector.get_key(ours) is selector.get_key(ours.fileno()) is key
+        # Its text would cost two calls of the system's.
+        with pytest.raises(KeyError, match=rf"^'{theirs.fileno()} is not registered'$"):
+            selector.get_key(theirs)
+        ours.close()
+        assert selector.get_key(ours) is key
 
 
 def test_records_are_read_in_large_pieces(kafka_bootstrap: str) -> None:
