@@ -137,7 +137,8 @@ def bare_loop(vector_env: Any, module: Any) -> Callable[[int], float]:
     continuous = space.shape != ()
 
     def run(steps: int) -> float:
-        observation, done, started = state["observation"], 0, time.perf_counter()
+        observation, done, ends = state["observation"], 0, list[Any]()
+        started = time.perf_counter()
         with torch.inference_mode():
             while done < steps:
                 parameters, _ = module(torch.from_numpy(_flat(observation)))
@@ -148,10 +149,14 @@ def bare_loop(vector_env: Any, module: Any) -> Callable[[int], float]:
                     action = np.clip(drawn, space.low, space.high)
                 else:
                     action = (values + rng.gumbel(size=values.shape)).argmax(axis=1)
-                observation, *_ = vector_env.step(action)
+                observation, _, terminated, truncated, _ = vector_env.step(action)
+                ends.append((terminated, truncated))
                 done += vector_env.num_envs
+        seconds = time.perf_counter() - started
         state["observation"] = observation
-        return done / (time.perf_counter() - started)
+        # In NEXT_STEP the call after an end resets the env, which is no step.
+        resets = sum(np.count_nonzero(terminated | truncated) for terminated, truncated in ends)
+        return (done - resets) / seconds
 
     return run
 

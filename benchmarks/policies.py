@@ -74,7 +74,8 @@ def _bare_loop(vector_env: Any, policy: Any, device: str = "cpu") -> Callable[[i
                 if ended.any():
                     for part in state:
                         part[torch.from_numpy(ended).to(device)] = 0
-                done += vector_env.num_envs
+                # In NEXT_STEP the call after an end resets the env, which is no step.
+                done += vector_env.num_envs - np.count_nonzero(ended)
         kept.update(observation=observation, state=state)
         return done / (time.perf_counter() - started)
 
