@@ -155,7 +155,7 @@ def bare_loop(vector_env: Any, module: Any) -> Callable[[int], float]:
         seconds = time.perf_counter() - started
         state["observation"] = observation
         # In NEXT_STEP the call after an end resets the env, which is no step.
-        resets = sum(np.count_nonzero(terminated | truncated) for terminated, truncated in ends)
+        resets = sum(int(np.count_nonzero(terminated | truncated)) for terminated, truncated in ends)
         return (done - resets) / seconds
 
     return run

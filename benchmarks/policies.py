@@ -75,7 +75,7 @@ def _bare_loop(vector_env: Any, policy: Any, device: str = "cpu") -> Callable[[i
                     for part in state:
                         part[torch.from_numpy(ended).to(device)] = 0
                 # In NEXT_STEP the call after an end resets the env, which is no step.
-                done += vector_env.num_envs - np.count_nonzero(ended)
+                done += vector_env.num_envs - int(np.count_nonzero(ended))
         kept.update(observation=observation, state=state)
         return done / (time.perf_counter() - started)
 
