@@ -114,7 +114,7 @@ def test_a_group_goes_on_after_its_broker_was_killed(
             assert list(member.poll(0.1)) == []
             member.attend()
             member.report({0: 2})
-        # Where connecting is refused twice within one poll, kafka-python raises that.
+        # Where connecting is refused twice within one poll, kafka-python's coordinator raises that.
         with monkeypatch.context() as patch:
             patch.setattr(member._coordinator, "ensure_coordinator_ready", refused)
             assert list(member.poll(0.1)) == []

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from kafka import TopicPartition
@@ -31,6 +32,8 @@ _MAX_POLL_INTERVAL_MS = 60_000
 _LEAVE_MS = 2_000
 # How long to wait for a join that has ended already.
 _JOIN_MS = 1_000
+# How long to leave a broker alone that could not be reached.
+_AWAY_SECONDS = 0.1
 # Members learn by their heartbeats that partitions are to move: seldom ones would add to each move.
 _MAX_HEARTBEAT_MS = 1_000
 
@@ -72,6 +75,7 @@ class KafkaGroupReader(Consumer):
             max_poll_interval_ms=_MAX_POLL_INTERVAL_MS,
         )
         self._coordinator = self._consumer._coordinator  # noqa: SLF001  (what needs it says why)
+        self._coordinator.poll = partial(_attended, self._coordinator.poll)
         self._bridge.connect(self._consumer, self._network)
         self._consumer.subscribe([topic], listener=self._bridge)
         try:
@@ -95,8 +99,6 @@ class KafkaGroupReader(Consumer):
                 self._coordinator.poll(timeout_ms=0)
             except FencedInstanceIdError as error:
                 raise self._fenced() from error
-            except AWAY as error:
-                _log.info("the group's broker is away: %r", error)
             self._bridge.settle([])
             self._share_anew()
 
@@ -218,3 +220,16 @@ class KafkaGroupReader(Consumer):
     def _reported(self, _: object, result: object) -> None:
         if isinstance(result, Exception):
             _log.warning("the offsets reported to group %s of %s were lost: %r", self._group, self._topic, result)
+
+
+def _attended(poll: Callable[..., bool], timeout_ms: float | None = None) -> bool:
+    """Poll kafka-python's coordinator; false where it was not reached, upon which nothing is read.
+
+    Mostly it waits for a broker that is away; but where connecting is refused twice within one poll, it raises that.
+    """
+    try:
+        return poll(timeout_ms=timeout_ms)
+    except AWAY as error:
+        _log.info("the group's broker is away: %r", error)
+        time.sleep(_AWAY_SECONDS if timeout_ms is None else min(timeout_ms / 1000, _AWAY_SECONDS))
+        return False

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import logging
-import time
 from typing import TYPE_CHECKING, Any
 
 from kafka import KafkaConsumer, TopicPartition
@@ -11,18 +9,12 @@ from kafka.errors import CorruptRecordError, KafkaError, OffsetOutOfRangeError, 
 
 from penstock_schemas.errors import LogUnavailableError, TopicError
 from penstock_schemas.log.base import Record
-from penstock_schemas.log.kafka_client import AWAY
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from penstock_schemas.log.kafka_client import Connection
     from penstock_schemas.log.kafka_network import NetworkClient
-
-_log = logging.getLogger(__name__)
-
-# How long to leave a broker alone that a poll could not reach.
-_AWAY_SECONDS = 0.1
 
 
 def _open(connection: Connection, **settings: Any) -> tuple[Any, NetworkClient]:
@@ -50,23 +42,18 @@ class Consumer:
         self._consumer, self._network = _open(connection, **settings)
 
     def poll_records(self, timeout: float, max_records: int) -> list[Record]:
-        """Wait up to `timeout` seconds for records; while the broker is away there are none."""
+        """Wait up to `timeout` seconds for records."""
         with self._connection.errors("read"):
             try:
                 polled = self.polled(int(timeout * 1000), max_records)
-            except AWAY as error:
-                # Some polls of kafka-python 3.0 wait for the broker; some raise what they met where they looked.
-                _log.info("nothing read, the broker is away: %r", error)
-                time.sleep(min(timeout, _AWAY_SECONDS))
-                return []
+                if polled:
+                    # kafka-python 3.0 would ask for more in the next poll only; asked for now, it comes while the
+                    # caller works on what it got.
+                    self._consumer._fetcher.send_fetches()  # noqa: SLF001  (no public call does)
             except OffsetOutOfRangeError as error:
                 raise self._out_of_range(error) from error
             except (CorruptRecordError, UnsupportedCodecError) as error:
                 raise self._unreadable(error) from error
-            if polled:
-                # kafka-python 3.0 would ask for more in the next poll only; asked for now, it comes while the
-                # caller works on what it got.
-                self._consumer._fetcher.send_fetches()  # noqa: SLF001  (no public call does)
         return [
             Record(r.topic, r.partition, r.offset, r.timestamp, r.key, r.value, tuple(r.headers))
             for records in polled.values()
