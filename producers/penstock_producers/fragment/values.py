@@ -71,20 +71,30 @@ class _EnvByEnv:
     def __init__(self, column: Column, rows: int, num_envs: int) -> None:
         each = rows // num_envs + 1
         self._shape = column.shape
-        # In two dimensions, so that each value is copied as one run of bytes.
+        # In two dimensions, so that each value is copied as one run of bytes; and the same in three.
         self._values = np.empty((num_envs * each, prod(column.shape)), column.dtype)
+        self._by_env = self._values.reshape(num_envs, each, -1)
         self._starts = np.arange(num_envs) * each
-        self._next = self._starts.copy()
+        # How many values each env has: one number while it is the same for all, as it is in lockstep, else of each.
+        self._level: int | None = 0
+        self._count = np.zeros(num_envs, np.intp)
         self._place = np.empty(rows, np.intp)
-        # What was carried is written when the views that were taken before no longer count.
-        self._carried: tuple[NDArray[np.intp], NDArray[Any]] | None = None
+        # What goes on from the rows before is moved to its place when the views that were taken no longer count.
+        self._carried: tuple[NDArray[np.intp], NDArray[np.intp]] | None = None
 
     def put(self, rows: slice, env: NDArray[np.int32], values: NDArray[Any]) -> None:
         self._settle()
-        place = self._next[env]
+        values = values.reshape(len(env), -1)
+        if self._level is not None and len(env) == len(self._starts):
+            np.add(self._starts, self._level, out=self._place[rows])
+            self._by_env[:, self._level] = values
+            self._level += 1
+            return
+        self._part_ways()
+        place = self._starts[env] + self._count[env]
         self._place[rows] = place
-        self._values[place] = values.reshape(len(env), -1)
-        self._next[env] = place + 1
+        self._values[place] = values
+        self._count[env] += 1
 
     def take(self, rows: NDArray[np.intp], ends: Sequence[int]) -> list[NDArray[Any]]:
         self._settle()
@@ -102,13 +112,19 @@ class _EnvByEnv:
 
     def carry(self, rows: NDArray[np.intp], env: NDArray[np.int32]) -> None:
         self._settle()
-        self._carried = self._starts[env], self._values[self._place[rows]]
-        self._next = self._starts.copy()
-        self._next[env] += 1
+        self._carried = self._starts[env], self._place[rows]
         self._place[: len(rows)] = self._starts[env]
+        # The first place of an env that does not go on stays empty.
+        self._level = 1
+
+    def _part_ways(self) -> None:
+        """Count the values of each env by itself from here on."""
+        if self._level is not None:
+            self._count.fill(self._level)
+            self._level = None
 
     def _settle(self) -> None:
         if self._carried is not None:
-            places, values = self._carried
-            self._values[places] = values
+            to, come = self._carried
+            self._values[to] = self._values[come]
             self._carried = None
