@@ -15,7 +15,7 @@ import pyarrow as pa
 from penstock_producers.fragment.episodes import Names, Standing
 from penstock_producers.fragment.log import NO_SEED, RowLog
 from penstock_producers.fragment.pieces import Pieces, Runs, pieces_of, runs_of
-from penstock_producers.fragment.recording import ActingPolicy, Recording
+from penstock_producers.fragment.recording import ActingColumns, ActingPolicy, Recording
 from penstock_producers.fragment.split import longest_chunk, split
 from penstock_schemas.chunks import Ends
 from penstock_schemas.columns import item_column, list_column, ranges
@@ -94,6 +94,7 @@ class Fragment:
         )
         self._standing = Standing(num_envs)
         self._policies: list[ActingPolicy] = []
+        self._acting = ActingColumns.of(())
         # How many rows an env has given at the most; how many each has given while others did not.
         self._most = 0
         self._alone = np.zeros(num_envs, np.int64)
@@ -124,6 +125,7 @@ class Fragment:
             )
         kept = self._log.forget_policies(len(self._policies))
         self._policies = [*(self._policies[index] for index in kept), policy]
+        self._acting = ActingColumns.of(self._policies)
 
     def sent(self, env: NDArray[np.int32], drawn: Sequence[NDArray[Any]]) -> None:
         """Bind what the policy gave to the next step of these envs: the recording's columns, then the stream's states.
@@ -158,7 +160,7 @@ class Fragment:
             int(pieces.length.sum()),
             finished.returns,
             finished.length,
-            self._version()[log.policy[finished.tail]],
+            self._acting.version[log.policy[finished.tail]],
             tuple(abort for _, abort in log.aborts),
         )
         log.carry(standing.go_on(runs, pieces, names))
@@ -175,13 +177,12 @@ class Fragment:
         self._alone[env] += 1
         self._most += int(self._alone.max()) - before
 
-    def _version(self) -> NDArray[np.int64]:
-        return np.array([policy.version for policy in self._policies], np.int64)
-
     def _to_batches(self, runs: Runs, pieces: Pieces, names: Names) -> tuple[pa.RecordBatch, ...]:
         """Make the chunk rows, parted into messages."""
         log, rows = self._log, len(pieces.head)
-        columns = self._policy_columns(runs, pieces)
+        used = log.policy[runs.order[self._first_step(runs, pieces)]]
+        # An abort without a step is nobody's; it is put down to whoever acts now.
+        columns = self._acting.columns(np.where(pieces.length > 0, used, len(self._policies) - 1))
         for name in ("env", "episode", "chunk", "first_step"):
             columns[name] = pa.array(getattr(names, name))
         columns["ends"] = pa.array(pieces.ends)
@@ -209,18 +210,6 @@ class Fragment:
             at = self._spec.schema.get_field_index(column.name)
             batches = [batch.add_column(at, column.field, list_) for batch, list_ in zip(batches, lists, strict=True)]
         return tuple(batches)
-
-    def _policy_columns(self, runs: Runs, pieces: Pieces) -> dict[str, pa.Array]:
-        used = self._log.policy[runs.order[self._first_step(runs, pieces)]]
-        # An abort without a step is nobody's; it is put down to whoever acts now.
-        used = np.where(pieces.length > 0, used, len(self._policies) - 1)
-        digests = pa.array([policy.digest for policy in self._policies], pa.binary(32))
-        exploration = np.array([policy.exploration for policy in self._policies], np.uint8)
-        return {
-            "policy_version": pa.array(self._version()[used]),
-            "policy_digest": digests.take(pa.array(used)),
-            "exploration": pa.array(exploration[used]),
-        }
 
     def _row_columns(self, runs: Runs, pieces: Pieces) -> dict[str, pa.Array]:
         """Make the columns that are the stream's own and hold one item a chunk: recurrent states and metrics."""

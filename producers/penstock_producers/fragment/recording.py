@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple, Self
+
+import numpy as np
+import pyarrow as pa
 
 from penstock_schemas.chunks import Exploration
 from penstock_schemas.errors import PolicyError
@@ -26,6 +29,31 @@ class ActingPolicy:
     exploration: Exploration = Exploration.ON
     absent: frozenset[str] = frozenset()
     """The nullable extras that are null in what it chose."""
+
+
+class ActingColumns(NamedTuple):
+    """What is written of the policies that acted, an item each."""
+
+    version: NDArray[np.int64]
+    digest: NDArray[np.uint8]
+    """(policies, 32)"""
+    exploration: NDArray[np.uint8]
+
+    @classmethod
+    def of(cls, policies: Sequence[ActingPolicy]) -> Self:
+        """Write them down, in this order."""
+        digest = np.array([list(policy.digest) for policy in policies], np.uint8)
+        exploration = np.array([policy.exploration for policy in policies], np.uint8)
+        return cls(np.array([policy.version for policy in policies], np.int64), digest, exploration)
+
+    def columns(self, used: NDArray[np.intp]) -> dict[str, pa.Array]:
+        """Make the columns of chunk rows, by the place of each row's policy."""
+        digest = pa.py_buffer(np.take(self.digest, used, axis=0))
+        return {
+            "policy_version": pa.array(np.take(self.version, used)),
+            "policy_digest": pa.Array.from_buffers(pa.binary(self.digest.shape[1]), len(used), [None, digest]),
+            "exploration": pa.array(np.take(self.exploration, used)),
+        }
 
 
 @dataclass(frozen=True, slots=True)
