@@ -12,13 +12,15 @@ from penstock_schemas.spaces import Box, Discrete, LeafSpace, MultiDiscrete, Tex
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
+# So few choices that a float of 53 bits picks one as evenly as anyone could tell.
+_FEW = 1 << 16
 _ALPHABET = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789"
 
 
 def uniform(space: LeafSpace, n: int, rng: np.random.Generator) -> NDArray[Any]:
     """Draw n values, shape (n, *shape): uniformly where the space is bounded, else as gymnasium's spaces do."""
     if isinstance(space, Discrete):
-        return rng.integers(0, space.n, n) + space.start
+        return _choices(space.n, n, rng) + space.start
     if isinstance(space, MultiDiscrete):
         each: NDArray[Any] = rng.integers(0, np.asarray(space.nvec), (n, len(space.nvec))) + np.asarray(space.start)
         return each.reshape(n, *space.shape)
@@ -27,6 +29,14 @@ def uniform(space: LeafSpace, n: int, rng: np.random.Generator) -> NDArray[Any]:
     if isinstance(space, Box):
         return _box(space, n, rng)
     return rng.integers(0, 2, (n, *space.shape), np.int8)
+
+
+def _choices(of: int, n: int, rng: np.random.Generator) -> NDArray[np.int64]:
+    if of > _FEW:
+        return rng.integers(0, of, n)
+    # A third of the time of the generator's own integers, of which few are asked for at a time.
+    drawn: NDArray[np.int64] = (rng.random(n) * of).astype(np.int64)
+    return drawn
 
 
 def _text(space: Text, rng: np.random.Generator) -> str:
