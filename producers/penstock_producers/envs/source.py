@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import json
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -129,8 +129,10 @@ class EnvSource:
     def _single(self, index: int, kwargs: Mapping[str, Any]) -> AnyEnv:
         found = self._found
         if isinstance(found, EnvSpec):
-            # What gymnasium's checker asks of a first step is asked of every step where the rows are made.
-            return gymnasium.make(found, **{"disable_env_checker": True, **kwargs})
+            # What gymnasium's checker asks of a first step is asked of every step where the rows are made, and nothing
+            # here steps an env that was not reset.
+            unguarded = replace(found, order_enforce=False)
+            return gymnasium.make(unguarded, **{"disable_env_checker": True, **kwargs})
         made = found(**{**self._asked(env_index=index, producer=self.producer), **kwargs})
         if isinstance(made, gymnasium.Env):
             return made
