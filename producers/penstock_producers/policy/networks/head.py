@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from penstock_producers.policy.networks.mlp import numpy_linear
+from penstock_producers.policy.networks.mlp import numpy_affine
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -40,14 +40,16 @@ class Head(nn.Linear):
 
     def numpy_forward(self) -> Callable[[NDArray[Any]], tuple[NDArray[Any], NDArray[Any]]]:
         """Make the same function in numpy, of the weights as they are now."""
-        product = numpy_linear(self)
-        log_std = None if self.log_std is None else self.log_std.detach().cpu().numpy().copy()
+        weight, bias = (of.detach().cpu().numpy() for of in (self.weight, self.bias))
+        if self.log_std is not None:
+            # What does not depend on the features is an output whose weights are 0: the product makes room for it.
+            free = self.log_std.detach().cpu().numpy()
+            weight = np.concatenate([weight[:-1], np.zeros((len(free), weight.shape[1]), weight.dtype), weight[-1:]])
+            bias = np.concatenate([bias[:-1], free, bias[-1:]])
+        product = numpy_affine(weight, bias)
 
         def forward(features: NDArray[Any]) -> tuple[NDArray[Any], NDArray[Any]]:
             out = product(features)
-            parameters, value = out[:, :-1], out[:, -1]
-            if log_std is not None:
-                parameters = np.concatenate([parameters, np.broadcast_to(log_std, (len(out), len(log_std)))], axis=1)
-            return parameters, value
+            return out[:, :-1], out[:, -1]
 
         return forward

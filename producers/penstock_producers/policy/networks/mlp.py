@@ -66,8 +66,13 @@ def numpy_layers(mlp: Mlp) -> Callable[[NDArray[Any]], NDArray[Any]]:
 
 def numpy_linear(layer: nn.Linear) -> Callable[[NDArray[Any]], NDArray[Any]]:
     """Make the same function as a linear layer in numpy, of the weights as they are now."""
-    # A copy of its own, laid out for the product; the module's weights may change under a view.
-    weight, bias = (np.array(of.detach().cpu().numpy(), order="C") for of in (layer.weight.T, layer.bias))
+    return numpy_affine(*(of.detach().cpu().numpy() for of in (layer.weight, layer.bias)))
+
+
+def numpy_affine(weight: NDArray[Any], bias: NDArray[Any]) -> Callable[[NDArray[Any]], NDArray[Any]]:
+    """Make the function from values (n, k) to `values @ weight.T + bias`, of these weights (m, k) as they are now."""
+    # Copies, laid out for the product; a module's weights may change under a view.
+    weight, bias = np.array(weight.T, order="C"), bias.copy()
     # The bias once for each row, of as many rows as there ever were: numpy is slow where it adds row by row.
     biases = bias[np.newaxis]
 
