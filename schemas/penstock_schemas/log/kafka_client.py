@@ -21,13 +21,6 @@ from penstock_schemas.log.kafka_network import NetworkClient
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
-# Nobody answered; what the broker would have said is not known.
-AWAY = (
-    errors.KafkaConnectionError,
-    errors.KafkaTimeoutError,
-    errors.NodeNotReadyError,
-    errors.RequestTimedOutError,
-)
 _TOO_LARGE = (errors.MessageSizeTooLargeError, errors.RecordListTooLargeError)
 _TOPIC = (
     errors.InvalidTopicError,

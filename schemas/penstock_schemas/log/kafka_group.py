@@ -9,12 +9,18 @@ from typing import TYPE_CHECKING, Any
 
 from kafka import TopicPartition
 from kafka.coordinator.base import MemberState
-from kafka.errors import FencedInstanceIdError, KafkaError
+from kafka.errors import (
+    FencedInstanceIdError,
+    KafkaConnectionError,
+    KafkaError,
+    KafkaTimeoutError,
+    NodeNotReadyError,
+    RequestTimedOutError,
+)
 from kafka.future import Future as KafkaFuture
 from kafka.structs import OffsetAndMetadata
 
 from penstock_schemas.errors import FatalError
-from penstock_schemas.log.kafka_client import AWAY
 from penstock_schemas.log.kafka_listener import HeldAssignor, ListenerBridge
 from penstock_schemas.log.kafka_readers import Consumer
 
@@ -32,6 +38,8 @@ _MAX_POLL_INTERVAL_MS = 60_000
 _LEAVE_MS = 2_000
 # How long to wait for a join that has ended already.
 _JOIN_MS = 1_000
+# Nobody answered: what the broker would have said is not known.
+_AWAY = (KafkaConnectionError, KafkaTimeoutError, NodeNotReadyError, RequestTimedOutError)
 # How long to leave a broker alone that could not be reached.
 _AWAY_SECONDS = 0.1
 # Members learn by their heartbeats that partitions are to move: seldom ones would add to each move.
@@ -222,14 +230,14 @@ class KafkaGroupReader(Consumer):
             _log.warning("the offsets reported to group %s of %s were lost: %r", self._group, self._topic, result)
 
 
-def _attended(poll: Callable[..., bool], timeout_ms: float | None = None) -> bool:
+def _attended(poll: Callable[..., bool], timeout_ms: float) -> bool:
     """Poll kafka-python's coordinator; false where it was not reached, upon which nothing is read.
 
     Mostly it waits for a broker that is away; but where connecting is refused twice within one poll, it raises that.
     """
     try:
         return poll(timeout_ms=timeout_ms)
-    except AWAY as error:
+    except _AWAY as error:
         _log.info("the group's broker is away: %r", error)
-        time.sleep(_AWAY_SECONDS if timeout_ms is None else min(timeout_ms / 1000, _AWAY_SECONDS))
+        time.sleep(min(timeout_ms / 1000, _AWAY_SECONDS))
         return False
