@@ -15,7 +15,7 @@ from tests.consumers.long_episodes import memory_bytes
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-pytestmark = pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="the heap of glibc")
+glibc = pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="the heap of glibc")
 
 MIB = 1 << 20
 
@@ -51,6 +51,7 @@ ready.wait()
 """
 
 
+@glibc
 def test_all_threads_of_a_consumer_and_arrow_take_from_one_arena() -> None:
     """Whatever its imports have started."""
     program = [sys.executable, "-c", PROGRAM, "--help"]
@@ -95,6 +96,7 @@ def test_what_was_there_before_is_not_looked_through_again_and_again(now: list[f
     assert freed() is None
 
 
+@glibc
 def test_free_pages_between_what_stays_are_given_back_when_it_is_time(now: list[float]) -> None:
     trimmer = Trimmer(lambda: now[0])
     pieces = [b"\1" * (16 << 10) for _ in range(64 * 64)]
