@@ -1,4 +1,4 @@
-"""A producer in this process, stepped by hand, and the bare loops that it is measured against."""
+"""A producer in this process, stepped by hand."""
 
 from __future__ import annotations
 
@@ -6,21 +6,18 @@ import time
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import torch
 
 from benchmarks.figure import Figure, paired
 from penstock_producers.envs import EnvSource, Seeds, make_envs
 from penstock_producers.making import describe
-from penstock_producers.policy import make_policy
 from penstock_producers.publisher import Publisher, PublishLimits, message_room
 from penstock_producers.rollout import Rollout
 from penstock_schemas.messages import encode_chunks
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable
 
     from penstock_producers.envs import Envs
-    from penstock_producers.policy import Policy
     from penstock_schemas.log import Log
     from penstock_schemas.messages import Encoded
 
@@ -119,50 +116,3 @@ def against(name: str, pipeline: Pipeline, bare: Callable[[int], float], least: 
 def envs(env: str, num_envs: int, **settings: Any) -> Envs:
     """Make envs with seeds of the bench's own."""
     return make_envs(EnvSource(env), num_envs, seeds=Seeds(_SEED, "bench-0"), clock=time.monotonic, **settings)
-
-
-def policy_for(env: Envs, name: str = "actor-critic") -> Policy:
-    """Make a policy for envs."""
-    return make_policy(name, env.observation_space, env.action_space, rng=np.random.default_rng(_SEED))
-
-
-def bare_loop(vector_env: Any, module: Any) -> Callable[[int], float]:
-    """The reference: a vector env of gymnasium's, a torch forward, a numpy draw, nothing recorded.
-
-    Answers a function that steps so many steps, and answers steps per second.
-    """
-    rng = np.random.default_rng(_SEED)
-    state = {"observation": vector_env.reset(seed=_SEED)[0]}
-    space = vector_env.single_action_space
-    continuous = space.shape != ()
-
-    def run(steps: int) -> float:
-        observation, done, ends = state["observation"], 0, list[Any]()
-        started = time.perf_counter()
-        with torch.inference_mode():
-            while done < steps:
-                parameters, _ = module(torch.from_numpy(_flat(observation)))
-                values = parameters.numpy()
-                if continuous:
-                    mean, log_std = np.split(values, 2, axis=1)
-                    drawn = mean + np.exp(log_std) * rng.standard_normal(mean.shape, np.float32)
-                    action = np.clip(drawn, space.low, space.high)
-                else:
-                    action = (values + rng.gumbel(size=values.shape)).argmax(axis=1)
-                observation, _, terminated, truncated, _ = vector_env.step(action)
-                ends.append((terminated, truncated))
-                done += vector_env.num_envs
-        seconds = time.perf_counter() - started
-        state["observation"] = observation
-        # In NEXT_STEP the call after an end resets the env, which is no step.
-        resets = sum(int(np.count_nonzero(terminated | truncated)) for terminated, truncated in ends)
-        return (done - resets) / seconds
-
-    return run
-
-
-def _flat(observation: np.ndarray[Any, Any] | Mapping[str, np.ndarray[Any, Any]]) -> np.ndarray[Any, Any]:
-    if isinstance(observation, np.ndarray):
-        return observation
-    parts = [part.reshape(len(part), -1) for part in observation.values()]
-    return np.concatenate(parts, axis=1, dtype=np.float32, casting="unsafe")

@@ -10,8 +10,9 @@ import gymnasium
 import numpy as np
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
+from benchmarks.bare import bare_loop
 from benchmarks.figure import Figure, paired
-from benchmarks.pipeline import CARTPOLE, TOPIC, Pipeline, against, bare_loop, envs, policy_for
+from benchmarks.pipeline import CARTPOLE, TOPIC, Pipeline, against, envs
 from benchmarks.zoo import Arm
 from penstock_schemas.log.memory import MemoryLog
 
@@ -108,7 +109,7 @@ def _pipeline(log: Log, env: Envs) -> Pipeline:
 
 
 def _bare(vector_env: Any, pipeline: Pipeline) -> Callable[[int], float]:
-    return bare_loop(vector_env, policy_for(pipeline.env).module)  # type: ignore[attr-defined]  # the built-in has one
+    return bare_loop(vector_env, pipeline.policy)
 
 
 def _copy(frames: int, frame_bytes: int) -> float:
