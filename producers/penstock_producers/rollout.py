@@ -19,8 +19,10 @@ if TYPE_CHECKING:
     from penstock_producers.policy import Policy
     from penstock_schemas.stream import StreamSpec
 
-# What the steps of a fragment may take, however large the observations: as much as a processor's cache may hold.
-_FRAGMENT_BYTES = 8 << 20
+# What the steps of a fragment may take: as much as a processor's cache may hold. Where that is too little for chunks of
+# this many steps it is more, up to a limit: each chunk has one observation more than steps.
+_CACHED_BYTES, _LARGEST_BYTES = 8 << 20, 64 << 20
+_LONG_CHUNK = 32
 # Why an episode ends that a reset of all envs leaves open.
 RESET = "reset"
 
@@ -152,6 +154,8 @@ class Rollout:
 
 def _capacity(spec: StreamSpec, num_envs: int, fragment_steps: int, message_bytes: int) -> int:
     """How many steps of each env a fragment takes: where they are large, so many that messages come full."""
-    capacity = max(1, min(fragment_steps, _FRAGMENT_BYTES // (num_envs * (spec.step_bytes + spec.chunk_bytes))))
+    step_bytes = num_envs * (spec.step_bytes + spec.chunk_bytes)
+    fitting = max(_CACHED_BYTES // step_bytes, min(_LONG_CHUNK, _LARGEST_BYTES // step_bytes))
+    capacity = max(1, min(fragment_steps, fitting))
     longest = longest_chunk(spec, message_bytes)
     return capacity - capacity % longest if capacity > longest else capacity

@@ -267,7 +267,16 @@ def test_a_fragment_of_large_states_is_short() -> None:
         for states in ((), (Column("state.h", (1 << 14,), FLOAT),))
     )
     assert _capacity(plain, 64, 1000, 1 << 20) == 1000
-    assert 64 * _capacity(wide, 64, 1000, 1 << 20) * (1 << 16) <= 8 << 20
+    assert 64 * _capacity(wide, 64, 1000, 1 << 20) * (1 << 16) <= 64 << 20
+
+
+def test_chunks_of_many_image_envs_are_long_for_as_long_as_there_is_room() -> None:
+    """A chunk has one observation more than steps: of one step each, every image would be stored twice."""
+    frames = StreamSpec("test", Box((84, 84, 4), np.dtype(np.uint8), (0.0,), (255.0,)), Discrete(2), FLOAT)
+    capacity = {
+        num_envs: _capacity(frames, num_envs, 256, message_room(frames, 1 << 20)) for num_envs in (1, 8, 64, 256, 4096)
+    }
+    assert capacity == {1: 245, 8: 35, 64: 32, 256: 9, 4096: 1}
 
 
 def test_messages_of_large_states_stay_under_the_limit() -> None:
