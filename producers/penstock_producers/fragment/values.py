@@ -7,6 +7,7 @@ from math import prod
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
+import pyarrow as pa
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -107,8 +108,14 @@ class _EnvByEnv:
         ]
 
     def _part(self, place: NDArray[np.intp], *, whole: bool) -> NDArray[Any]:
-        part = self._values[place[0] : place[-1] + 1] if whole else np.take(self._values, place, axis=0)
+        part = self._values[place[0] : place[-1] + 1] if whole else self._gathered(place)
         return part.reshape(len(place), *self._shape)
+
+    def _gathered(self, place: NDArray[np.intp]) -> NDArray[Any]:
+        # In memory of Arrow's, which keeps pages for the next message; numpy would ask the system for new ones.
+        room = pa.allocate_buffer(len(place) * self._values[0].nbytes)
+        part = np.frombuffer(room, self._values.dtype).reshape(len(place), -1)
+        return np.take(self._values, place, axis=0, out=part, mode="clip")
 
     def carry(self, rows: NDArray[np.intp], env: NDArray[np.int32]) -> None:
         self._settle()
