@@ -8,8 +8,10 @@ import pytest
 from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv
 
 from penstock_producers.envs.canonical import CanonicalEnv
+from penstock_producers.envs.vector_infos import final_infos
+from penstock_producers.envs.vector_observations import VectorObservations
 from penstock_schemas.errors import EnvError
-from penstock_schemas.spaces import flatten, unflatten
+from penstock_schemas.spaces import Box, Discrete, Text, flatten, unflatten
 from tests.producers.canonical_episodes import Episode, plain, record, same, zeros
 from tests.producers.env_zoo import CountingVectorEnv
 from tests.producers.nested_zoo import NestedEnv, NestedVectorEnv
@@ -19,7 +21,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from penstock_schemas.spaces import Leaves
+    from penstock_schemas.spaces import LeafSpace, Leaves
 
 MODES = tuple(AutoresetMode)
 KEYS = ("at", "late", "mask", "word", "flag")
@@ -123,6 +125,44 @@ def test_last_observations_may_come_as_a_batch_of_the_spaces_structure() -> None
         course = twin(env, 5 + i, act.sent[i], 6, skip=False)
         assert same([e.observations for e in recorded[i]], [e.observations for e in course])
         assert [e.rewards for e in recorded[i]] == [e.rewards for e in course]
+
+
+BYTES = Box((2,), np.dtype(np.uint8))
+
+
+def with_final(space: LeafSpace, last: Any) -> Any:
+    """What is kept of the last observation of one env."""
+    final = np.empty(1, object)
+    final[0] = last
+    batch = np.zeros((1, *space.shape), space.dtype)
+    observations = VectorObservations(space, 1, "E")
+    return observations.with_final((batch,), np.array([True]), {"final_obs": final})[0].tolist()
+
+
+@pytest.mark.parametrize(
+    ("space", "last"),
+    [
+        (Discrete(3), 1.7),
+        (Discrete(3, dtype=np.dtype(np.int8)), 257),
+        (BYTES, np.array([300.0, 0.7])),
+        (BYTES, np.array([-1, 256])),
+    ],
+)
+def test_a_last_observation_that_would_become_another_is_refused(space: LeafSpace, last: Any) -> None:
+    with pytest.raises(EnvError, match="environment E: final_obs must be an array of shape"):
+        with_final(space, last)
+
+
+def test_a_last_observation_may_be_of_a_wider_dtype_than_its_space_and_a_text_of_any_end() -> None:
+    assert with_final(BYTES, np.array([3, 255])) == [[3, 255]]
+    assert with_final(Discrete(3, dtype=np.dtype(np.int8)), 2.0) == [2]
+    assert with_final(Box((), np.dtype(np.float32)), 0.1) == [np.float32(0.1)]
+    assert with_final(Text(5), "a\0") == ["a\0"]
+
+
+def test_final_infos_of_another_form_are_refused() -> None:
+    with pytest.raises(EnvError, match=r"environment E: infos\['final_info'\] must be a dict .* but is a ndarray"):
+        final_infos({"final_info": np.array([{"at": 1}, None], object)}, "E")
 
 
 def test_an_info_of_the_next_episode_is_not_that_of_the_last_observation() -> None:

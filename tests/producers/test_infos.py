@@ -64,3 +64,25 @@ def test_values_are_kept_where_they_fit_and_null_elsewhere(caplog: pytest.LogCap
     assert len(caplog.records) == 4  # once for each key
     buffer.put(0, {})
     assert [column.tolist()[0] for _, column in buffer.rows(1)] == [False] * 4
+
+
+def test_a_column_is_as_wide_as_all_samples_of_its_shape() -> None:
+    samples = [{"p": 1, "m": MASK, "b": True}, {"p": 1 / 3, "m": [0.5], "b": True}, {"p": "x"}, {"p": Unreadable()}]
+    dtypes = [column.dtype.name for column in info_columns(["p", "m", "b"], samples, "E")]
+    assert dtypes == ["float64", "int8", "uint8"]
+
+
+class Unreadable:
+    """Is no array, and says so."""
+
+    def __array__(self) -> Any:
+        raise RuntimeError("not now")
+
+
+@pytest.mark.parametrize(("value", "dtype"), [(1e300, "float32"), (2**53 + 1, "float64"), (Unreadable(), "float64")])
+def test_what_would_become_another_value_is_left_out(value: Any, dtype: str) -> None:
+    buffer = InfoBuffer(info_columns(["k"], [{"k": np.zeros((), dtype)}], "E"), 1)
+    buffer.put(0, {"k": value})
+    ((_, valid),) = buffer.rows(1)
+    assert not valid[0]
+    assert buffer.unstorable == {"k": 1}

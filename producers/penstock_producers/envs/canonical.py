@@ -12,7 +12,7 @@ from penstock_producers.envs.closing import close_vector_env
 from penstock_producers.envs.infos import info_columns
 from penstock_producers.envs.options import options_from_json, options_to_json
 from penstock_producers.envs.rows import Answer, Rows
-from penstock_producers.envs.vector_infos import VectorInfos, each_info
+from penstock_producers.envs.vector_infos import VectorInfos, each_info, final_infos
 from penstock_producers.envs.vector_observations import VectorObservations, misfit, same_rows
 from penstock_producers.spaces import batch_writer, from_gymnasium
 from penstock_schemas.errors import EnvError
@@ -195,7 +195,7 @@ class CanonicalEnv:
             return Answer(steps, (), None, envs, observation)
         if self.autoreset_mode is AutoresetMode.SAME_STEP:
             last = self._observations.with_final(observation, done, infos)
-            final = self._infos.with_final(recorded, done, infos) if self.infos else ()
+            final = self._infos.with_final(recorded, done, final_infos(infos, self._name)) if self.infos else ()
             steps = Rows(envs, last, reward, terminated, truncated, never, None, None, final)
             return Answer(steps, (), self._begun(done, observation, recorded), envs, observation)
 
@@ -281,7 +281,7 @@ class CanonicalEnv:
             except Exception as error:
                 raise self._failure("step", error) from error
             yield infos
-            yield infos.get("final_info", {})
+            yield final_infos(infos, self._name)
             done = terminated | truncated
             if self.autoreset_mode is AutoresetMode.DISABLED and done.any():
                 yield self._reset(options={_RESET_MASK: done})[1]

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from penstock_producers.envs.casting import cast
 from penstock_schemas.columns import Column
 from penstock_schemas.errors import EnvError, SpaceError
 from penstock_schemas.spaces.arrays import utf8_size
@@ -25,12 +26,14 @@ _LOG = logging.getLogger(__name__)
 MAX_TEXT_BYTES = 256
 _OFFSET_BYTES = 4
 _DETAIL_CHARACTERS = 100
+_NUMBERS = "biuf"
 
 
 def info_columns(keys: Sequence[str], samples: Iterable[Mapping[str, Any]], name: str) -> tuple[Column, ...]:
     """Type the columns of the infos `keys`, each by the first of `samples` that has it.
 
-    A bool becomes uint8, an int int64, a float float64 and a string text; an array keeps its dtype and shape.
+    A bool becomes uint8, an int int64, a float float64 and a string text; an array keeps its dtype and shape. Where a
+    later sample is of the same shape and a wider dtype, it is that one's: an int may be a float elsewhere.
 
     Args:
         keys: top-level keys of an env's infos.
@@ -42,7 +45,7 @@ def info_columns(keys: Sequence[str], samples: Iterable[Mapping[str, Any]], name
     """
     seen: dict[str, Any] = {}
     for sample in samples:
-        seen = {**{key: value for key, value in sample.items() if value is not None}, **seen}
+        seen |= {key: _wider(seen.get(key), value) for key, value in sample.items() if value is not None}
     columns = []
     for key in keys:
         if key not in seen:
@@ -125,6 +128,18 @@ def _column(key: str, value: Any, name: str) -> Column:
         ) from error
 
 
+def _wider(seen: Any, value: Any) -> Any:
+    """What types a column: what was seen first, in the dtype of both where both are numbers of one shape."""
+    if seen is None or isinstance(seen, str) or isinstance(value, str):
+        return value if seen is None else seen
+    try:
+        one, other = np.asarray(seen), np.asarray(value)
+    except Exception:  # noqa: BLE001 - an object of the env's own may raise anything when it is read
+        return seen
+    numbers = one.dtype.kind in _NUMBERS and other.dtype.kind in _NUMBERS
+    return one.astype(np.result_type(one, other)) if numbers and one.shape == other.shape else seen
+
+
 def _fitted(value: Any, column: Column) -> Any:
     """Cast a value to its column's dtype; None where that would change its shape or value."""
     if column.is_text:
@@ -132,11 +147,8 @@ def _fitted(value: Any, column: Column) -> Any:
         return None if size is None or size > MAX_TEXT_BYTES else value
     try:
         array = np.asarray(value)
-    except ValueError:  # a list of lists of unequal lengths
+    except Exception:  # noqa: BLE001 - an object of the env's own may raise anything when it is read
         return None
     if array.shape != column.shape or not np.can_cast(array.dtype, column.dtype, "same_kind"):
         return None
-    if array.dtype == column.dtype or np.can_cast(array.dtype, column.dtype, "safe") or column.dtype.kind == "f":
-        return array
-    cast = array.astype(column.dtype)
-    return cast if np.array_equal(cast, array) else None
+    return cast(array, column.dtype)

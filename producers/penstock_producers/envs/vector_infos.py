@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from penstock_producers.envs.infos import InfoBuffer
+from penstock_schemas.errors import EnvError
 from penstock_schemas.stream import INFO
 
 if TYPE_CHECKING:
@@ -45,18 +46,31 @@ class VectorInfos:
         return tuple(_read(key, column, buffer, infos, n) for key, column, buffer in self._columns)
 
     def with_final(
-        self, recorded: tuple[Info, ...], done: NDArray[np.bool_], infos: Mapping[str, Any]
+        self, recorded: tuple[Info, ...], done: NDArray[np.bool_], final: Mapping[str, Any]
     ) -> tuple[Info, ...]:
-        """Put the infos of the envs that are `done`, from `infos["final_info"]`, into copies of what `read` gave."""
-        final = infos.get("final_info")
-        # What an env that is done gives as `infos` belongs to its next episode, also where there is no `final_info`.
-        finals = self.read(final if isinstance(final, dict) else {}, len(done))
+        """Put the infos of the envs that are `done`, from `final`, into copies of what `read` gave."""
+        finals = self.read(final, len(done))
         replaced = []
         for (values, valid), (last, last_valid) in zip(recorded, finals, strict=True):
             whole, whole_valid = values.copy(), valid.copy()
             whole[done], whole_valid[done] = last[done], last_valid[done]
             replaced.append((whole, whole_valid))
         return tuple(replaced)
+
+
+def final_infos(infos: Mapping[str, Any], name: str) -> Mapping[str, Any]:
+    """Find the infos that came with last observations; none where there are none.
+
+    What else an env that is done gives as `infos` belongs to its next episode. Raises `EnvError` for final infos of
+    another form, as vector environments gave them before gymnasium 1.0.
+    """
+    final = infos.get("final_info")
+    if final is None or isinstance(final, dict):
+        return final or {}
+    raise EnvError(
+        f"environment {name}: infos['final_info'] must be a dict with an array for each key, but is a "
+        f"{type(final).__name__}; mend the environment"
+    )
 
 
 def each_info(infos: Mapping[str, Any], num_envs: int) -> Iterator[dict[str, Any]]:

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from penstock_producers.envs.casting import cast
 from penstock_producers.spaces import batch_reader
 from penstock_schemas.errors import EnvError
 from penstock_schemas.spaces import Dict, Text, Tuple, bounded, flatten, leaves
@@ -92,7 +93,9 @@ class VectorObservations:
         try:
             if isinstance(final, np.ndarray) and final.dtype == object:  # gymnasium's own: an item for each env
                 items = [flatten(self._space, final[i]) for i in np.flatnonzero(done).tolist()]
-                last = tuple(np.asarray(leaf) for leaf in zip(*items, strict=True))
+                # As objects where they are strings: numpy's own end at a NUL.
+                dtypes = (object if dtype.kind == "O" else None for _, dtype, _ in self._leaves)
+                last = tuple(np.asarray(*leaf) for leaf in zip(zip(*items, strict=True), dtypes, strict=True))
             else:
                 last = tuple(np.asarray(leaf)[done] for leaf in self._read(final))
         except (TypeError, LookupError, ValueError) as error:
@@ -105,7 +108,7 @@ class VectorObservations:
         if dtype.kind == "O":
             last = last.astype(object)
             self._check_text("final_obs", i, last)
-        elif last.dtype.kind not in "biuf":
+        elif last.dtype.kind not in "biuf" or (dtype.kind != "f" and cast(last, dtype) is None):
             raise misfit(self._name, f"final_obs{path}", last, (len(last), *shape[1:]), dtype)
         if last.shape[1:] != shape[1:]:
             raise misfit(self._name, f"final_obs{path}", last, (len(last), *shape[1:]), dtype)

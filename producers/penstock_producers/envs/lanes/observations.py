@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from penstock_producers.envs.casting import cast
 from penstock_producers.envs.lanes.containment import OBSERVATION, Fault
 from penstock_schemas.spaces import Box, Dict, Text, Tuple, leaves
 from penstock_schemas.spaces.arrays import utf8_size
@@ -26,7 +27,7 @@ class Observations:
     """Room for the observations of n envs: an array (n, *shape) for each leaf of their space, in `leaves`.
 
     An array of another dtype is taken where no value can change by it, which is what gymnasium's spaces take too;
-    plain Python numbers and lists are cast.
+    plain numbers and lists of them are cast where none does.
     """
 
     def __init__(
@@ -109,11 +110,16 @@ class _LeafColumn:
             raise self._fault(f"it is {_kind_of(values[0])}, but its space has shape {space.shape}")
         casting = "safe" if any(isinstance(value, np.ndarray) for value in values) else "same_kind"
         if isinstance(space, Box):
-            if not np.can_cast(array.dtype, space.dtype, casting):  # type: ignore[arg-type]  # one of two literals
+            integers = casting == "same_kind" and array.dtype.kind in "iu" and space.dtype.kind in "iu"
+            if not (integers or np.can_cast(array.dtype, space.dtype, casting)):  # type: ignore[arg-type]  # one of two literals
                 raise self._fault(f"it is {_kind_of(values[0])}, but its space has dtype {space.dtype}")
-        elif array.dtype.kind == "f":
+            kept = cast(array, space.dtype)
+            if kept is None:
+                raise self._fault(f"it is {values[0]!r}, which its space's dtype {space.dtype} does not hold")
+            return kept
+        if array.dtype.kind == "f":
             raise self._fault(f"it is {_kind_of(values[0])}, but its space has dtype {space.dtype}")
-        elif not space.contains(array).all():  # before a cast could wrap it
+        if not space.contains(array).all():  # before a cast could wrap it
             raise self._fault(f"it is outside its space: {_summary(array[0])}")
         return array
 
