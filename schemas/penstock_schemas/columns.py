@@ -12,7 +12,7 @@ import numpy as np
 import pyarrow as pa
 
 from penstock_schemas.errors import SpaceError
-from penstock_schemas.spaces.arrays import WIRE_DTYPES
+from penstock_schemas.spaces.arrays import WIRE_DTYPES, travels
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -51,7 +51,7 @@ class Column:
         if self.is_text:
             if self.shape:
                 raise SpaceError(f"column {self.name!r} of strings of shape {self.shape}: a string has no shape")
-        elif self.dtype.name not in WIRE_DTYPES:
+        elif not travels(self.dtype):
             raise SpaceError(f"column {self.name!r} of dtype {self.dtype}: use one of {', '.join(WIRE_DTYPES)}")
         if any(extent < 1 for extent in self.shape):
             raise SpaceError(f"column {self.name!r} of shape {self.shape}: every extent is at least 1")

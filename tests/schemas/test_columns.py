@@ -226,6 +226,7 @@ def test_an_item_weighs_what_is_said(column: Column, size: int) -> None:
     [
         ((), "bool", "column 'c' of dtype bool: use one of float16, float32"),
         ((), "complex64", "column 'c' of dtype complex64: use one of float16, float32"),
+        ((), ">f4", "column 'c' of dtype >f4: use one of float16, float32"),
         ((), "U3", "column 'c' of dtype <U3: use one of float16, float32"),
         ((0,), "float32", "column 'c' of shape (0,): every extent is at least 1"),
         ((2, -1), "float32", "column 'c' of shape (2, -1): every extent is at least 1"),

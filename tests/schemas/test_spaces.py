@@ -233,7 +233,7 @@ def test_a_text_takes_as_many_bytes_as_its_longest() -> None:
 # What is refused.
 
 
-@pytest.mark.parametrize("dtype", ["complex64", "complex128", "longdouble", "object", "U3", "datetime64[s]"])
+@pytest.mark.parametrize("dtype", ["complex64", "complex128", "longdouble", "object", "U3", "datetime64[s]", ">f4"])
 def test_a_box_of_another_dtype_is_refused_by_name(dtype: str) -> None:
     refused = np.dtype(dtype)
     with pytest.raises(SpaceError) as caught:

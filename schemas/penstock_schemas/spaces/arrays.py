@@ -27,6 +27,11 @@ _CHARACTER_BYTES = 4
 _OFFSET_BYTES = 4
 
 
+def travels(dtype: np.dtype[Any]) -> bool:
+    """Whether Arrow takes arrays of a dtype as they are; it takes none of the other byte order."""
+    return dtype.name in WIRE_DTYPES and dtype.isnative
+
+
 class LeafSpace(Protocol):
     """A space whose values are arrays of one shape and dtype."""
 
@@ -73,7 +78,7 @@ class Box:
     high: tuple[float, ...] = (np.inf,)
 
     def __post_init__(self) -> None:
-        if self.dtype != np.bool_ and self.dtype.name not in WIRE_DTYPES:
+        if self.dtype != np.bool_ and not travels(self.dtype):
             raise SpaceError(f"Box of dtype {self.dtype}: not mapped to Arrow; use bool or {', '.join(WIRE_DTYPES)}")
         if prod(self.shape) == 0:
             raise SpaceError(f"Box of shape {self.shape}: an empty box holds nothing to record; drop it")
