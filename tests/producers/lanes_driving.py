@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections import Counter
 from contextlib import closing
 from dataclasses import dataclass, field
@@ -153,12 +154,12 @@ def workers(
     infos: Any = (),
     containment: Containment = QUICK,
     env: str = "course",
+    clock: Callable[[], float] = time.monotonic,
     **settings: Any,
 ) -> Lanes:
     source = EnvSource(f"tests.producers.lanes_zoo:{env}", settings, (), "pod-0")
-    return Lanes.workers(
-        source, n, count, seeds=Seeds(7, "pod-0"), lockstep=lockstep, infos=infos, containment=containment
-    )
+    chosen: dict[str, Any] = {"lockstep": lockstep, "infos": infos, "containment": containment, "clock": clock}
+    return Lanes.workers(source, n, count, seeds=Seeds(7, "pod-0"), **chosen)
 
 
 def courses(driver: Driver, env: int, steps: int) -> list[Any]:

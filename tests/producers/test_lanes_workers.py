@@ -14,7 +14,7 @@ import pytest
 from penstock_producers.envs.lanes import Containment
 from penstock_producers.envs.lanes.remote import State
 from penstock_schemas.errors import EnvError
-from tests.producers.lanes_driving import Driver, workers
+from tests.producers.lanes_driving import Clock, Driver, workers
 from tests.producers.publishing import wait_until
 
 
@@ -129,6 +129,30 @@ def test_what_a_worker_answered_before_it_died_is_handed_over() -> None:
         assert driver.episodes[1][-1].end == "env_died: its worker process was killed by SIGKILL"
         driver.run(lambda: driver.answers[1] > 20)
         assert lanes.faults == {"env_died": 1}
+
+
+def test_a_worker_that_died_after_it_told_of_a_fault_is_not_lost_again_later() -> None:
+    clock = Clock()
+    containment = Containment(backoff=1.0)
+    with closing(workers(2, 2, wrong="raise", bad=1, one_in=1, containment=containment, clock=clock)) as lanes:
+        driver = Driver(lanes, 2)
+        lanes.send(np.array([1], np.int32), (np.zeros(1),))
+        fleet = lanes._workers
+        lane = fleet.lanes[1]
+        while lane.result is None:
+            assert fleet.take_in(10.0)
+        processes(lanes)[1].kill()
+        while lane.state is not State.LOST:
+            assert fleet.take_in(10.0)
+        driver.file(lanes.recv(10.0))
+        assert driver.episodes[1][-1].end.startswith("env_raised")
+        assert lanes.faults == {"env_raised": 1}
+        # Its env is due, and env 0 answers meanwhile.
+        clock.now = 1.0
+        lanes.send(np.array([0], np.int32), (np.zeros(1),))
+        driver.file(lanes.recv(10.0))
+        driver.run(lambda: len(driver.episodes[1]) > 1)
+        assert lanes.faults == {"env_raised": 1}
 
 
 def test_a_lost_worker_is_no_fault_of_an_env_that_was_down() -> None:

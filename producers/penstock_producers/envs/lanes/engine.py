@@ -249,6 +249,12 @@ class Engine:
             if env not in self._recovery or env in due:
                 self._fail(env, fault.kind, fault.detail)
 
+    def _fail_lost(self) -> None:
+        """Take workers that were lost after they had answered as lost: what they answered is on its way."""
+        for lane, fault in self._lost:
+            self._fail_all(lane, fault)
+        self._lost.clear()
+
     def _fail(self, env: int, kind: str, detail: str) -> None:
         """An env did something wrong: abort its episode, and have it made anew later."""
         reason = f"{kind}: {detail}"
@@ -329,6 +335,7 @@ class Engine:
             self._agenda.begun(resets.env)
             self._recovery.begun(resets.env)
         if steps is None and resets is None:
+            self._fail_lost()
             return self._nothing()._replace(aborts=aborts)
         ready, observation = succeed(steps, done, resets)
         self._waiting[ready] = True
@@ -344,8 +351,6 @@ class Engine:
         for env in ready.tolist():
             if env in self._agenda.wishes:
                 self._grant(env)
-        for lane, fault in self._lost:
-            self._fail_all(lane, fault)
-        self._lost.clear()
+        self._fail_lost()
         waiting = self._waiting[ready]
         return ready[waiting], tuple(leaf[waiting] for leaf in observation)
