@@ -34,7 +34,7 @@ MAX_INLINE_BYTES = 1_000_000
 # Where a store keeps the versions.
 FOLDER = "policies/"
 _METADATA = "penstock"
-_DIGEST_BYTES = hashlib.sha256().digest_size
+DIGEST_BYTES = hashlib.sha256().digest_size
 _VERSION_DIGITS = len(str((1 << 63) - 1))
 
 
@@ -170,7 +170,7 @@ def _object_name(version: int, of: bytes) -> str:
 
 def _check_object(header: bytes, announced: Announcement) -> None:
     # What is read follows from version and digest alone: no record chooses another object.
-    if header != (FOLDER + announced.object_name).encode() or len(announced.digest) != _DIGEST_BYTES:
+    if header != (FOLDER + announced.object_name).encode() or len(announced.digest) != DIGEST_BYTES:
         raise ValueError(f"the object {header[:200]!r}, which is not named by version and digest")
 
 

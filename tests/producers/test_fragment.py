@@ -11,7 +11,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from penstock_producers.envs.rows import Answer, Rows
+from penstock_producers.envs.rows import Abort, Answer, Rows
 from penstock_producers.fragment import ActingPolicy, ClosedFragment, Fragment, values
 from penstock_producers.fragment.split import TEXT_BYTES
 from penstock_producers.publisher import message_room
@@ -248,6 +248,29 @@ def test_a_fragment_is_full_when_an_env_has_given_its_rows() -> None:
     assert fragment.full
     assert fragment.close().steps == 3
     assert not fragment.full
+
+
+@pytest.mark.parametrize("large_bytes", [1, 1 << 30])
+def test_a_fragment_has_room_for_the_resets_of_an_env_that_fails_after_many_short_episodes(large_bytes: int) -> None:
+    spec = spec_of()
+    with patch.object(values, "LARGE_BYTES", large_bytes):
+        pair = Pair(Fragment(spec, 1, 8, 1 << 20), Recorder(spec, 100))
+    begun, sent, ended = islice(answers(spec, 1, "same step", np.random.default_rng(0), 1.0), 3)
+    assert isinstance(ended, Answer)
+    failed = ended._replace(steps=None, aborts=(Abort(0, "env_raised: step() raised"),))
+    pair.tell(begun)
+    for _ in range(7):
+        pair.tell(sent)
+        pair.tell(ended)
+    assert not pair.fragment.full
+    while not pair.fragment.full:
+        pair.tell(failed)
+    closed, _ = pair.close()
+    assert closed.steps == 7
+
+
+def test_a_fragment_of_which_nobody_acted_closes_empty() -> None:
+    assert Fragment(spec_of(), 2, 3, 1 << 20).close().batches == ()
 
 
 @pytest.mark.parametrize(

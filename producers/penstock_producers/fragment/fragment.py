@@ -37,7 +37,7 @@ class ClosedFragment:
 
     Attributes:
         batches: the chunk rows, a batch a message. Large observations are views of the log, and hold until the fragment
-            is appended to.
+            is appended to, or closed again.
         steps: how many steps they hold.
         episode_return: of the episodes that ended by themselves, the parts of a cut one joined.
         episode_length: of the same.
@@ -139,8 +139,11 @@ class Fragment:
         if answer.steps is not None:
             self._log.steps(answer.steps)
             self._count(answer.steps.env)
-        for abort in answer.aborts:
+        if answer.aborts and not self._faulty:
             self._faulty = True
+            # Up to here there was a reset behind a step at the most.
+            self._resets.fill(self._most)
+        for abort in answer.aborts:
             self._log.abort(abort)
         if answer.resets is not None:
             self._log.resets(answer.resets)

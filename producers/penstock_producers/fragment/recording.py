@@ -10,6 +10,7 @@ import pyarrow as pa
 
 from penstock_schemas.chunks import Exploration
 from penstock_schemas.errors import PolicyError
+from penstock_schemas.policies import DIGEST_BYTES
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -42,7 +43,7 @@ class ActingColumns(NamedTuple):
     @classmethod
     def of(cls, policies: Sequence[ActingPolicy]) -> Self:
         """Write them down, in this order."""
-        digest = np.array([list(policy.digest) for policy in policies], np.uint8)
+        digest = np.array([list(policy.digest) for policy in policies], np.uint8).reshape(-1, DIGEST_BYTES)
         exploration = np.array([policy.exploration for policy in policies], np.uint8)
         return cls(np.array([policy.version for policy in policies], np.int64), digest, exploration)
 
@@ -51,7 +52,7 @@ class ActingColumns(NamedTuple):
         digest = pa.py_buffer(np.take(self.digest, used, axis=0))
         return {
             "policy_version": pa.array(np.take(self.version, used)),
-            "policy_digest": pa.Array.from_buffers(pa.binary(self.digest.shape[1]), len(used), [None, digest]),
+            "policy_digest": pa.Array.from_buffers(pa.binary(DIGEST_BYTES), len(used), [None, digest]),
             "exploration": pa.array(np.take(self.exploration, used)),
         }
 
