@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from typing import Any
 
 import gymnasium
@@ -86,6 +87,26 @@ class NumberFlagEnv(WalkEnv):
         return int(self.steps == LENGTH), False
 
 
+class ManyFlagsEnv(WalkEnv):
+    """Tells of the end of each of two, of which it is one."""
+
+    def end(self) -> Any:
+        return np.array([self.steps == LENGTH, False]), False
+
+
+class LeavingEnv(WalkEnv):
+    def step(self, action: Any) -> Any:
+        if self.steps == AT - 1:
+            sys.exit("enough")
+        return super().step(action)
+
+
+class SpacelessEnv(WalkEnv):
+    def __init__(self) -> None:
+        super().__init__()
+        del self.observation_space
+
+
 class UncloseableEnv(WalkEnv):
     def close(self) -> None:
         raise OSError("the window is gone")
@@ -153,6 +174,20 @@ class InfiniteRewardEnv(WalkEnv):
     def step(self, action: Any) -> Any:
         observation, reward, *rest = super().step(action)
         return observation, np.inf if self.steps == AT else reward, *rest
+
+
+class HugeRewardEnv(WalkEnv):
+    """Its reward is no float's."""
+
+    def step(self, action: Any) -> Any:
+        observation, reward, *rest = super().step(action)
+        return observation, 10**400 if self.steps == AT else reward, *rest
+
+
+class TextRewardEnv(WalkEnv):
+    def step(self, action: Any) -> Any:
+        observation, reward, *rest = super().step(action)
+        return observation, "1.5" if self.steps == AT else reward, *rest
 
 
 class NoInfoEnv(WalkEnv):

@@ -227,3 +227,10 @@ def test_with_a_clock_that_stands_still_no_one_waits_for_ever() -> None:
     with closing(local(1, clock=Clock())) as lanes:
         lanes.reset()
         assert lanes.recv(0.01).steps is None
+
+
+def test_an_env_without_spaces_is_refused_by_name() -> None:
+    env = Course(0)
+    del env.observation_space
+    with pytest.raises(EnvError, match=r"environment E: an env has an observation_space .* no attribute"):
+        Lanes.existing([env], seeds=Seeds(0, "pod-0"), name="E")

@@ -173,3 +173,8 @@ def test_arguments_that_would_reach_another_process_changed_are_refused(value: A
 def test_a_description_that_is_no_wrappers_is_refused(described: dict[str, Any]) -> None:
     with pytest.raises(EnvError, match=r'wrapper \{.*describe it as \{"name": "TimeLimit"'):
         Wrapper.from_json(described)
+
+
+def test_a_factory_whose_arguments_cannot_be_seen_is_refused_by_name() -> None:
+    with pytest.raises(EnvError, match=r"environment 'builtins:dict': which arguments .* cannot be seen"):
+        EnvSource("builtins:dict").single(0)

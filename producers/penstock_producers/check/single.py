@@ -60,10 +60,13 @@ class _Run:
         self.env = env
         self.life = life
         self._findings = findings
-        self.spaces = copy.deepcopy((env.observation_space, env.action_space))
-        self._same_spaces = (env.observation_space, env.action_space)
         self._held: list[tuple[Any, Leaves, int, int]] = []
         self._episode, self._step = 0, 0
+        try:
+            self._same_spaces = (env.observation_space, env.action_space)
+        except AttributeError as error:
+            self._stop(Rule.API, "an observation_space and an action_space", raised(error))
+        self.spaces = copy.deepcopy(self._same_spaces)
         try:
             self.observation_space = from_gymnasium(env.observation_space, "observation")
             self.action_space = from_gymnasium(env.action_space, "action")
@@ -106,7 +109,7 @@ class _Run:
         except TypeError as error:
             rule = Rule.SEEDING if "seed" in str(error) else Rule.API
             self._stop(rule, "reset(seed=…) to be taken", raised(error))
-        except Exception as error:  # noqa: BLE001 - whatever an env raises is a finding
+        except (Exception, SystemExit) as error:  # noqa: BLE001 - whatever an env raises is a finding
             self._stop(Rule.API, "reset() to answer", raised(error))
         if not isinstance(answer, tuple) or len(answer) != 2:  # noqa: PLR2004  (the observation and the info)
             self._stop(Rule.API, "(observation, info) from reset()", describe(answer))
@@ -120,7 +123,7 @@ class _Run:
         sent = arrays(self.action_space, action)
         try:
             answer: Any = self.env.step(action)
-        except Exception as error:  # noqa: BLE001 - whatever an env raises is a finding
+        except (Exception, SystemExit) as error:  # noqa: BLE001 - whatever an env raises is a finding
             self._stop(Rule.API, "step() to answer", raised(error))
         changed = difference(self.action_space, sent, arrays(self.action_space, action), "action")
         if changed is not None:
@@ -136,7 +139,10 @@ class _Run:
         for name, flag in (("terminated", terminated), ("truncated", truncated)):
             if not isinstance(flag, bool | np.bool_):
                 self._add(Rule.API, f"{name} as a bool", repr(flag))
-        episode.terminated, episode.truncated = bool(terminated), bool(truncated)
+        try:
+            episode.terminated, episode.truncated = bool(terminated), bool(truncated)
+        except ValueError:  # an array, which is told already
+            raise _Stop from None
         self._judge_info(info)
         self._check_spaces(thoroughly=False)
         return episode.ended
@@ -154,8 +160,9 @@ class _Run:
 
     def _judge_reward(self, reward: Any) -> float:
         try:
-            number = float(reward)
-        except (TypeError, ValueError):
+            # Of a text it would make a number, which lanes do not.
+            number = float(None if isinstance(reward, str | bytes) else reward)  # type: ignore[arg-type]  # which raises
+        except (TypeError, ValueError, OverflowError):
             self._stop(Rule.FINITE_REWARD, "a number", repr(reward))
         if not np.isfinite(number):
             self._add(Rule.FINITE_REWARD, "a finite reward", repr(number))

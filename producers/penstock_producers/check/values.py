@@ -84,7 +84,7 @@ def describe(answer: Any) -> str:
     return f"a {type(answer).__name__}{length}"
 
 
-def raised(error: Exception) -> str:
+def raised(error: BaseException) -> str:
     """Say what was raised."""
     return f"{type(error).__name__}: {error}"
 

@@ -124,7 +124,13 @@ class EnvSource:
 
     @cached_property
     def _parameters(self) -> Mapping[str, inspect.Parameter]:
-        return inspect.signature(self._found).parameters  # type: ignore[arg-type]  # asked of factories only
+        try:
+            return inspect.signature(self._found).parameters  # type: ignore[arg-type]  # asked of factories only
+        except ValueError as error:
+            raise EnvError(
+                f"environment {self.env!r}: which arguments the factory takes cannot be seen ({error}); have a Python "
+                "function call it"
+            ) from error
 
     def _single(self, index: int, kwargs: Mapping[str, Any]) -> AnyEnv:
         found = self._found

@@ -32,6 +32,10 @@ def probe(env: gymnasium.Env[Any, Any], infos: Sequence[str], *, seed: int, name
     try:
         observation = from_gymnasium(env.observation_space, "observation")
         action = from_gymnasium(env.action_space, "action")
+    except AttributeError as error:
+        raise EnvError(
+            f"environment {name}: an env has an observation_space and an action_space, but {error}"
+        ) from error
     except SpaceError as error:
         raise SpaceError(f"environment {name}: {error}") from error
     columns: tuple[Column, ...] = ()
