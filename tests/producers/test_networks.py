@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import warnings
 from typing import Any
 
 import numpy as np
@@ -10,6 +11,7 @@ import pytest
 import torch
 
 from penstock_producers.policy.networks import ActorCritic, Convolutions, Mlp, QNetwork, Recurrent
+from penstock_producers.policy.networks.mlp import numpy_layers
 from penstock_schemas.errors import PolicyError
 from penstock_schemas.spaces import Box, Discrete
 
@@ -42,6 +44,20 @@ def test_an_actor_critic_is_the_same_function_in_numpy(
     if free:
         assert network.head.log_std is not None
         assert own_parameters[:, -free:].tolist() == [network.head.log_std.tolist()] * 7
+
+
+@pytest.mark.parametrize("rows", [1, 512])
+def test_few_and_many_rows_are_the_same_function_in_numpy_however_large_their_numbers(rows: int) -> None:
+    trunk = Mlp(1, (64,))
+    observation = np.tile(np.float32([0, 1e-6, -1e-3, 0.5, -2, 9, -44, 60, -3e38, np.nan]), rows)[:, np.newaxis]
+    with torch.no_grad():
+        trunk[0].weight.fill_(1.0)
+        trunk[0].bias.fill_(0.0)
+        expected = trunk(torch.from_numpy(observation))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        own = numpy_layers(trunk)(observation)
+    np.testing.assert_allclose(own, expected, rtol=0, atol=3e-7)
 
 
 def test_a_q_network_is_the_same_function_in_numpy_and_answers_no_value() -> None:

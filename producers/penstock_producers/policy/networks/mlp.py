@@ -14,6 +14,10 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 
+# Of so many numbers, 128 rows of 64, an exponential and four passes more take less time than numpy's tanh.
+_MANY = 1 << 13
+
+
 class Mlp(nn.Sequential):
     """Linear layers over flattened observations, each followed by a tanh.
 
@@ -58,10 +62,24 @@ def numpy_layers(mlp: Mlp) -> Callable[[NDArray[Any]], NDArray[Any]]:
         out: NDArray[Any] = observation.reshape(len(observation), -1).astype(np.float32, copy=False)
         for layer in layers:
             out = layer(out)
-            np.tanh(out, out=out)
+            _tanh(out)
         return out
 
     return forward
+
+
+def _tanh(values: NDArray[np.float32]) -> None:
+    """Put in place of values their tanh, to some 2e-7."""
+    if values.size < _MANY:
+        np.tanh(values, out=values)
+        return
+    # 1 - 2 / (exp(2 x) + 1), which is right where the exponential is infinite too.
+    with np.errstate(over="ignore"):
+        values += values
+        np.exp(values, out=values)
+    values += 1
+    np.divide(-2, values, out=values)
+    values += 1
 
 
 def numpy_linear(layer: nn.Linear) -> Callable[[NDArray[Any]], NDArray[Any]]:
