@@ -146,6 +146,7 @@ def with_final(space: LeafSpace, last: Any) -> Any:
         (Discrete(3, dtype=np.dtype(np.int8)), 257),
         (BYTES, np.array([300.0, 0.7])),
         (BYTES, np.array([-1, 256])),
+        (Box((), np.dtype(np.uint64)), -1),
     ],
 )
 def test_a_last_observation_that_would_become_another_is_refused(space: LeafSpace, last: Any) -> None:

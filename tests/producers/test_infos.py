@@ -79,7 +79,16 @@ class Unreadable:
         raise RuntimeError("not now")
 
 
-@pytest.mark.parametrize(("value", "dtype"), [(1e300, "float32"), (2**53 + 1, "float64"), (Unreadable(), "float64")])
+@pytest.mark.parametrize(
+    ("value", "dtype"),
+    [
+        (1e300, "float32"),
+        (2**53 + 1, "float64"),
+        (Unreadable(), "float64"),
+        (2**63 + 5, "int64"),
+        (np.uint8(200), "int8"),
+    ],
+)
 def test_what_would_become_another_value_is_left_out(value: Any, dtype: str) -> None:
     buffer = InfoBuffer(info_columns(["k"], [{"k": np.zeros((), dtype)}], "E"), 1)
     buffer.put(0, {"k": value})

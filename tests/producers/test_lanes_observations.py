@@ -51,6 +51,8 @@ INT8, UINT8, INT32, FLOAT16, FLOAT32 = (np.dtype(name) for name in ("int8", "uin
         (Box((), INT32), np.int64(2**32 + 5), False),
         (Box((), UINT8), 5, True),
         (Box((2,), UINT8), [5, -1], False),
+        (Box((2,), UINT8), [np.int8(-1), np.int8(4)], False),
+        (Box((), np.dtype(np.uint64)), -1, False),
         (Box((2,), FLOAT32), [1, 2.5], True),
         (Box((), FLOAT32), np.float64(0.1), True),
         (Box((), FLOAT32), np.float64(1e300), False),

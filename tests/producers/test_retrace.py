@@ -220,12 +220,49 @@ def test_an_observation_of_another_structure_is_a_divergence() -> None:
     episode = record(gymnasium.make("CartPole-v1"), CARTPOLE, 3, seed=1)
     divergence = retrace(NestedEnv(), seed=1, options=None, **episode._asdict(), **CARTPOLE._asdict())
     assert divergence is not None
-    assert str(divergence).startswith("step 0: observation differs: expected shape (4,), found {")
+    assert str(divergence).startswith("step 0: observation differs: expected shape (4,) and dtype float32, found {")
     nested = record(NestedEnv(), NESTED, 3, seed=1)
     cartpole = gymnasium.make("CartPole-v1")
     divergence = retrace(cartpole, seed=1, options=None, **nested._asdict(), **NESTED._asdict())
     assert divergence is not None
     assert str(divergence).endswith("found an array of shape (4,) and dtype float32")
+
+
+class Wide(gymnasium.Env[Any, Any]):
+    """Observes a number that a byte does not hold."""
+
+    observation_space = spaces.Box(0, 255, (1,), np.uint8)
+    action_space = spaces.Discrete(2)
+
+    def __init__(self, seen: Any) -> None:
+        self.seen = seen
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
+        super().reset(seed=seed)
+        return self.seen, {}
+
+
+@pytest.mark.parametrize(("seen", "stored"), [(np.array([263]), 7), ([-1], 255), ([1.7], 1)])
+def test_what_only_a_cast_would_make_the_same_is_a_divergence(seen: Any, stored: int) -> None:
+    observation = (np.full((1, 1), stored, np.uint8),)
+    actions, rewards = (np.zeros(0, np.int64),), np.zeros(0)
+    spaces_of = (Box((1,), np.dtype(np.uint8)), Discrete(2))
+    found = [
+        retrace(
+            Wide(given),
+            seed=1,
+            options=None,
+            observation=observation,
+            action=actions,
+            reward=rewards,
+            observation_space=spaces_of[0],
+            action_space=spaces_of[1],
+        )
+        for given in (np.array([stored]), seen)
+    ]
+    assert found[0] is None
+    assert isinstance(found[1], Divergence)
+    assert found[1].step == 0
 
 
 def test_an_episode_without_a_seed_is_refused() -> None:

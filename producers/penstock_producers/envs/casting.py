@@ -22,5 +22,6 @@ def cast(values: NDArray[Any], dtype: np.dtype[Any]) -> NDArray[Any] | None:
         if values.dtype.kind == dtype.kind == "f":
             same = np.array_equal(np.isinf(made), np.isinf(values))
         else:
-            same = np.array_equal(made.astype(values.dtype), values)
+            # Cast back, an integer that went round its type is what it was: but not its sign in between.
+            same = np.array_equal(made.astype(values.dtype), values) and np.array_equal(made < 0, values < 0)
     return made if same else None

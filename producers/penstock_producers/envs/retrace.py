@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
+from penstock_producers.envs.casting import cast
 from penstock_schemas.errors import EnvError
 from penstock_schemas.spaces import flatten, leaves, unflatten
 
@@ -138,29 +139,32 @@ def _compare_observation(
 def _same(expected: Any, found: Any) -> bool:
     if isinstance(expected, str):
         return isinstance(found, str) and expected == found
-    cast = _cast(found, expected.dtype)
-    return cast is not None and cast.shape == expected.shape and cast.tobytes() == expected.tobytes()
+    made = _cast(found, expected.dtype)
+    return made is not None and made.shape == expected.shape and made.tobytes() == expected.tobytes()
 
 
 def _cast(found: Any, dtype: np.dtype[Any]) -> NDArray[Any] | None:
-    # As it was cast when it was recorded.
+    # As it was cast when it was recorded: to an integer only where it is one.
     try:
+        array = np.asarray(found)
+        if dtype.kind in "iu" and array.dtype.kind in "biuf":
+            return cast(array, dtype)
         with np.errstate(all="ignore"):
-            return np.asarray(found).astype(dtype)
+            return array.astype(dtype)
     except (TypeError, ValueError, OverflowError):
         return None
 
 
 def _difference(expected: Any, found: Any) -> str:
     if isinstance(expected, np.ndarray) and expected.ndim:
-        cast = _cast(found, expected.dtype)
-        if cast is None or cast.shape != expected.shape:
-            return f": expected shape {expected.shape}, found {_text(found)}"
-        items = [np.ascontiguousarray(array).view(np.uint8).reshape(array.size, -1) for array in (expected, cast)]
+        made = _cast(found, expected.dtype)
+        if made is None or made.shape != expected.shape:
+            return f": expected shape {expected.shape} and dtype {expected.dtype}, found {_text(found)}"
+        items = [np.ascontiguousarray(array).view(np.uint8).reshape(array.size, -1) for array in (expected, made)]
         places = np.flatnonzero((items[0] != items[1]).any(axis=1))
         first = tuple(map(int, np.unravel_index(places[0], expected.shape)))
         many = f" in {len(places)} of {expected.size} elements, first" if len(places) > 1 else ""
-        return f"{many} at {list(first)}: expected {_text(expected[first])}, found {_text(cast[first])}"
+        return f"{many} at {list(first)}: expected {_text(expected[first])}, found {_text(made[first])}"
     return f": expected {_text(expected)}, found {_text(found)}"
 
 

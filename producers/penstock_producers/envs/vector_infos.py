@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from penstock_producers.envs.casting import cast
 from penstock_producers.envs.infos import InfoBuffer
 from penstock_schemas.errors import EnvError
 from penstock_schemas.stream import INFO
@@ -96,7 +97,9 @@ def _read(key: str, column: Column, buffer: InfoBuffer, infos: Mapping[str, Any]
         if values.dtype == column.dtype:
             return values, valid
         if not column.is_text and np.can_cast(values.dtype, column.dtype):
-            return values.astype(column.dtype), valid
+            kept = cast(values, column.dtype)
+            if kept is not None:
+                return kept, valid
     has_rows = _has_rows(values, n)
     for i in range(n):
         buffer.put(i, {key: values[i] if has_rows else values} if valid[i] else {})
