@@ -337,13 +337,13 @@ def _check_episodes(producer: _Producer, rows: ChunkRows, sequence: int) -> None
     """
     if sequence < producer.sequence:
         return
-    head = np.flatnonzero(_heads(rows.env)[:-1])
-    env, episode, chunk, step = (of[head] for of in (rows.env, rows.episode, rows.chunk, rows.first_step))
+    env, episode, chunk, step = rows.env, rows.episode, rows.chunk, rows.first_step
     at = producer.at(env)
+    # Not at heads alone: behind an orphan there may begin one of a lower number.
     wrong = (chunk == 0) & (episode <= producer.episode[at])
     if sequence == producer.sequence:
         follows = (producer.episode[at] == episode) & (producer.chunk[at] == chunk) & (producer.step[at] == step)
-        wrong |= (producer.uid[at] != _NONE) & ~follows
+        wrong |= _heads(env)[:-1] & (producer.uid[at] != _NONE) & ~follows
     if wrong.any():
         first = int(wrong.argmax())
         what = f"env {env[first]}, episode {episode[first]}, chunk {chunk[first]}"

@@ -337,6 +337,19 @@ def test_an_episode_number_that_was_used_is_rejected(
         restored.judge(records(log)[again.offset], decode(records(log)[again.offset], SPEC), Verdicts())
 
 
+@pytest.mark.parametrize("skipped", [False, True], ids=["behind an end", "behind a gap"])
+def test_behind_an_orphan_no_number_is_used_again(log: MemoryLog, producer: ScriptedProducer, skipped: bool) -> None:
+    producer.send(Row(0, 4, 0, 0, 2, Ends.OPEN if skipped else Ends.TERMINATED))
+    if skipped:
+        producer.skip()
+    again = producer.encode(Row(0, 3, 1, 2, 1, Ends.TERMINATED), Row(0, 4, 0, 0, 3, Ends.TERMINATED))
+    producer.append(again)
+    producer.send(Row(0, 3, 1, 2, 1, Ends.TERMINATED), Row(0, 5, 0, 0, 3, Ends.TERMINATED))
+    judged = Judged(log)
+    assert judged.rejected == {2: "rows"}
+    assert judged.counted("rows_read", "rows_orphan") == (3, 1)
+
+
 def test_an_orphan_takes_no_number(log: MemoryLog, producer: ScriptedProducer) -> None:
     producer.send(Row(0, 7, 2, 9, 1))
     producer.send(HEAD)
