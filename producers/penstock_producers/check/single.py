@@ -13,6 +13,7 @@ from penstock_producers.check.report import Findings, ModeReport
 from penstock_producers.check.rules import Rule
 from penstock_producers.check.twin import replay
 from penstock_producers.check.values import arrays, describe, difference, misfit, raised
+from penstock_producers.envs.lanes.containment import CONTAINED
 from penstock_producers.spaces import from_gymnasium
 from penstock_schemas.errors import EnvError, SpaceError
 
@@ -109,7 +110,7 @@ class _Run:
         except TypeError as error:
             rule = Rule.SEEDING if "seed" in str(error) else Rule.API
             self._stop(rule, "reset(seed=…) to be taken", raised(error))
-        except (Exception, SystemExit) as error:  # noqa: BLE001 - whatever an env raises is a finding
+        except CONTAINED as error:
             self._stop(Rule.API, "reset() to answer", raised(error))
         if not isinstance(answer, tuple) or len(answer) != 2:  # noqa: PLR2004  (the observation and the info)
             self._stop(Rule.API, "(observation, info) from reset()", describe(answer))
@@ -123,7 +124,7 @@ class _Run:
         sent = arrays(self.action_space, action)
         try:
             answer: Any = self.env.step(action)
-        except (Exception, SystemExit) as error:  # noqa: BLE001 - whatever an env raises is a finding
+        except CONTAINED as error:
             self._stop(Rule.API, "step() to answer", raised(error))
         changed = difference(self.action_space, sent, arrays(self.action_space, action), "action")
         if changed is not None:
@@ -159,10 +160,8 @@ class _Run:
         return leaves
 
     def _judge_reward(self, reward: Any) -> float:
-        try:
-            # Of a text it would make a number, which lanes do not.
-            number = float(None if isinstance(reward, str | bytes) else reward)  # type: ignore[arg-type]  # which raises
-        except (TypeError, ValueError, OverflowError):
+        number = _number(reward)
+        if number is None:
             self._stop(Rule.FINITE_REWARD, "a number", repr(reward))
         if not np.isfinite(number):
             self._add(Rule.FINITE_REWARD, "a finite reward", repr(number))
@@ -194,6 +193,16 @@ class _Run:
     def _stop(self, rule: Rule, expected: str, found: str) -> NoReturn:
         self._add(rule, expected, found)
         raise _Stop
+
+
+def _number(reward: Any) -> float | None:
+    """Read a reward as lanes do; None where it is none, as a text is, of which Python would make one."""
+    if isinstance(reward, str | bytes):
+        return None
+    try:
+        return float(reward)
+    except (TypeError, ValueError, OverflowError):
+        return None
 
 
 def _check_seeding(source: EnvSource, run: _Run, findings: Findings) -> str:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 import gymnasium
 import numpy as np
 
-from penstock_producers.envs.lanes.containment import RAISED, SPACES, Fault
+from penstock_producers.envs.lanes.containment import CONTAINED, RAISED, SPACES, Fault
 from penstock_producers.envs.options import options_from_json
 from penstock_producers.spaces import from_gymnasium
 from penstock_schemas.errors import EnvError, PenstockError
@@ -26,8 +26,6 @@ if TYPE_CHECKING:
 
 AnyEnv: TypeAlias = "gymnasium.Env[Any, Any]"
 _NOTHING: Mapping[Any, Any] = MappingProxyType({})
-# An env that calls sys.exit() ends its episode, not the process.
-_CONTAINED = (Exception, SystemExit)
 
 
 class Begin(NamedTuple):
@@ -161,7 +159,7 @@ class Lane:
         for step, action in zip(steps, self._actions(None if all_ else places), strict=True):
             try:
                 answered(step(action))
-            except _CONTAINED as error:
+            except CONTAINED as error:
                 faults.append((places.pop(len(answers)), Fault.raised(error, "step()")))
         return faults + self.block.steps.store(places, answers) if answers else faults
 
@@ -187,7 +185,7 @@ class Lane:
                 self._compare_spaces(place)
             except Fault as fault:
                 faults.append((place, fault))
-            except _CONTAINED as error:
+            except CONTAINED as error:
                 faults.append((place, Fault.raised(error, "reset()")))
             else:
                 places.append(place)
@@ -200,7 +198,7 @@ class Lane:
             raise Fault(RAISED, "it cannot be made anew")
         try:
             env = self._make(self._indices[place], **changed)
-        except _CONTAINED as error:
+        except CONTAINED as error:
             # The source says at length what the settings were; what counts is what the env itself raised.
             cause = error.__cause__ if isinstance(error, EnvError) and error.__cause__ else error
             raise Fault.raised(cause, "making it anew") from error
@@ -240,5 +238,5 @@ class Lane:
     def _close(self, place: int) -> None:
         env, self.envs[place], self._steps[place] = self.envs[place], None, None
         if env is not None:
-            with suppress(*_CONTAINED):
+            with suppress(*CONTAINED):
                 env.close()
