@@ -130,14 +130,13 @@ def _column(key: str, value: Any, name: str) -> Column:
 
 def _wider(seen: Any, value: Any) -> Any:
     """What types a column: what was seen first, in the dtype of both where both are numbers of one shape."""
-    if seen is None or isinstance(seen, str) or isinstance(value, str):
-        return value if seen is None else seen
-    try:
-        one, other = np.asarray(seen), np.asarray(value)
-    except Exception:  # noqa: BLE001 - an object of the env's own may raise anything when it is read
+    if seen is None:
+        return value
+    one, other = _array(seen), _array(value)
+    if one is None or other is None or one.shape != other.shape:
         return seen
     numbers = one.dtype.kind in _NUMBERS and other.dtype.kind in _NUMBERS
-    return one.astype(np.result_type(one, other)) if numbers and one.shape == other.shape else seen
+    return one.astype(np.result_type(one, other)) if numbers else seen
 
 
 def _fitted(value: Any, column: Column) -> Any:
@@ -145,10 +144,15 @@ def _fitted(value: Any, column: Column) -> Any:
     if column.is_text:
         size = utf8_size(value) if isinstance(value, str) else None
         return None if size is None or size > MAX_TEXT_BYTES else value
-    try:
-        array = np.asarray(value)
-    except Exception:  # noqa: BLE001 - an object of the env's own may raise anything when it is read
-        return None
-    if array.shape != column.shape or not np.can_cast(array.dtype, column.dtype, "same_kind"):
+    array = _array(value)
+    if array is None or array.shape != column.shape or not np.can_cast(array.dtype, column.dtype, "same_kind"):
         return None
     return cast(array, column.dtype)
+
+
+def _array(value: Any) -> NDArray[Any] | None:
+    """Read a value as an array; None where it is none, as a list of lists of unequal lengths."""
+    try:
+        return np.asarray(value)
+    except Exception:  # noqa: BLE001 - an object of the env's own may raise anything when it is read
+        return None

@@ -93,13 +93,11 @@ def _read(key: str, column: Column, buffer: InfoBuffer, infos: Mapping[str, Any]
     valid = np.ones(n, np.bool_) if mask is None else np.asarray(mask, np.bool_)
     if values is None or not valid.any():
         return np.full((n, *column.shape), None if column.is_text else 0, column.dtype), np.zeros(n, np.bool_)
-    if isinstance(values, np.ndarray) and values.shape == (n, *column.shape) and values.dtype.kind in "biuf":
-        if values.dtype == column.dtype:
-            return values, valid
-        if not column.is_text and np.can_cast(values.dtype, column.dtype):
-            kept = cast(values, column.dtype)
-            if kept is not None:
-                return kept, valid
+    numbers = isinstance(values, np.ndarray) and values.dtype.kind in "biuf" and not column.is_text
+    if numbers and values.shape == (n, *column.shape):
+        kept = cast(values, column.dtype) if np.can_cast(values.dtype, column.dtype) else None
+        if kept is not None:
+            return kept, valid
     has_rows = _has_rows(values, n)
     for i in range(n):
         buffer.put(i, {key: values[i] if has_rows else values} if valid[i] else {})

@@ -94,8 +94,9 @@ class VectorObservations:
             if isinstance(final, np.ndarray) and final.dtype == object:  # gymnasium's own: an item for each env
                 items = [flatten(self._space, final[i]) for i in np.flatnonzero(done).tolist()]
                 # As objects where they are strings: numpy's own end at a NUL.
-                dtypes = (object if dtype.kind == "O" else None for _, dtype, _ in self._leaves)
-                last = tuple(np.asarray(*leaf) for leaf in zip(zip(*items, strict=True), dtypes, strict=True))
+                dtypes = [object if dtype.kind == "O" else None for _, dtype, _ in self._leaves]
+                columns = zip(zip(*items, strict=True), dtypes, strict=True)
+                last = tuple(np.asarray(column, dtype) for column, dtype in columns)
             else:
                 last = tuple(np.asarray(leaf)[done] for leaf in self._read(final))
         except (TypeError, LookupError, ValueError) as error:

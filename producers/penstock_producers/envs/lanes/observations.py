@@ -108,10 +108,10 @@ class _LeafColumn:
             array = np.empty((), object)
         if array.shape != (len(values), *space.shape) or array.dtype.kind not in "fiub":
             raise self._fault(f"it is {_kind_of(values[0])}, but its space has shape {space.shape}")
-        casting = "safe" if any(isinstance(value, np.ndarray) for value in values) else "same_kind"
         if isinstance(space, Box):
-            integers = casting == "same_kind" and array.dtype.kind in "iu" and space.dtype.kind in "iu"
-            if not (integers or np.can_cast(array.dtype, space.dtype, casting)):  # type: ignore[arg-type]  # one of two literals
+            plain = not any(isinstance(value, np.ndarray) for value in values)
+            integers = plain and array.dtype.kind in "iu" and space.dtype.kind in "iu"
+            if not (integers or np.can_cast(array.dtype, space.dtype, "same_kind" if plain else "safe")):
                 raise self._fault(f"it is {_kind_of(values[0])}, but its space has dtype {space.dtype}")
             kept = cast(array, space.dtype)
             if kept is None:
