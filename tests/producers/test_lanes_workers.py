@@ -30,6 +30,17 @@ def is_running(pid: int) -> bool:
     return state not in {"Z", "X"}
 
 
+def kill_once_it_has_answered(lanes: Any, worker: int) -> None:
+    """Kill a worker whose answer has come and waits to be handed over; return once that is known."""
+    fleet = lanes._workers
+    lane = fleet.lanes[worker]
+    while lane.result is None:
+        assert fleet.take_in(10.0)
+    processes(lanes)[worker].kill()
+    while lane.state is not State.LOST:
+        assert fleet.take_in(10.0)
+
+
 def test_a_slow_env_holds_no_other() -> None:
     with closing(workers(4, 4, slow=2)) as lanes:
         driver = Driver(lanes, 4)
@@ -114,13 +125,7 @@ def test_what_a_worker_answered_before_it_died_is_handed_over() -> None:
     with closing(workers(2, 2, longest=1000, containment=Containment(backoff=0.0))) as lanes:
         driver = Driver(lanes, 2)
         lanes.send(driver.answer.ready, driver.act(driver.answer))
-        fleet = lanes._workers
-        lane = fleet.lanes[1]
-        while lane.result is None:
-            assert fleet.take_in(10.0)
-        processes(lanes)[1].kill()
-        while lane.state is not State.LOST:
-            assert fleet.take_in(10.0)
+        kill_once_it_has_answered(lanes, 1)
         driver.file(lanes.recv(10.0))
         assert driver.answers[1] == 1
         assert 1 not in driver.answer.ready
@@ -137,13 +142,7 @@ def test_a_worker_that_died_after_it_told_of_a_fault_is_not_lost_again_later() -
     with closing(workers(2, 2, wrong="raise", bad=1, one_in=1, containment=containment, clock=clock)) as lanes:
         driver = Driver(lanes, 2)
         lanes.send(np.array([1], np.int32), (np.zeros(1),))
-        fleet = lanes._workers
-        lane = fleet.lanes[1]
-        while lane.result is None:
-            assert fleet.take_in(10.0)
-        processes(lanes)[1].kill()
-        while lane.state is not State.LOST:
-            assert fleet.take_in(10.0)
+        kill_once_it_has_answered(lanes, 1)
         driver.file(lanes.recv(10.0))
         assert driver.episodes[1][-1].end.startswith("env_raised")
         assert lanes.faults == {"env_raised": 1}

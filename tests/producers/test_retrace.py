@@ -244,20 +244,10 @@ class Wide(gymnasium.Env[Any, Any]):
 
 @pytest.mark.parametrize(("seen", "stored"), [(np.array([263]), 7), ([-1], 255), ([1.7], 1)])
 def test_what_only_a_cast_would_make_the_same_is_a_divergence(seen: Any, stored: int) -> None:
-    observation = (np.full((1, 1), stored, np.uint8),)
-    actions, rewards = (np.zeros(0, np.int64),), np.zeros(0)
-    spaces_of = (Box((1,), np.dtype(np.uint8)), Discrete(2))
+    arguments = Arguments(Box((1,), np.dtype(np.uint8)), Discrete(2))
+    episode = Episode((np.full((1, 1), stored, np.uint8),), (np.zeros(0, np.int64),), np.zeros(0))
     found = [
-        retrace(
-            Wide(given),
-            seed=1,
-            options=None,
-            observation=observation,
-            action=actions,
-            reward=rewards,
-            observation_space=spaces_of[0],
-            action_space=spaces_of[1],
-        )
+        retrace(Wide(given), seed=1, options=None, **episode._asdict(), **arguments._asdict())
         for given in (np.array([stored]), seen)
     ]
     assert found[0] is None
