@@ -23,17 +23,20 @@ if TYPE_CHECKING:
     from penstock_schemas.stream import StreamSpec
 
 
+_HEADS = ("length", "return", "ends", "continues", "policy_version")
+
+
 @dataclass(frozen=True, slots=True)
 class Episodes:
-    """Whole episodes, a row each, in the schema of a segment or its first columns; `chunks` counts those of each."""
+    """Whole episodes, a row each, in the schema of a segment or some of its columns; `chunks` counts those of each."""
 
     batch: pa.RecordBatch
     chunks: NDArray[np.int64]
 
     @property
     def heads(self) -> Episodes:
-        """The same episodes without their steps."""
-        return Episodes(self.batch.select([field.name for field in segments.EPISODE_FIELDS]), self.chunks)
+        """What is told of the same episodes: no steps, and nothing of which one may have any number of bytes."""
+        return Episodes(self.batch.select(_HEADS), self.chunks)
 
     @classmethod
     def joined(cls, parts: Sequence[Episodes]) -> Episodes | None:

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
+    from penstock_consumers.store.commits import Limits
     from penstock_schemas.chunks import ChunkRows
     from penstock_schemas.log import Record
 
@@ -39,14 +40,12 @@ class AbortReason(StrEnum):
     RESTARTED = "restarted"
     GAP = "gap"
     IDLE = "idle"
+    TOO_LARGE = "too large"
 
 
 @dataclass(frozen=True, slots=True)
 class Accepted:
-    """Chunk rows that belong to episodes; `uid` names each row's episode within this judge.
-
-    `size` is how many bytes they are.
-    """
+    """Chunk rows that belong to episodes; `uid` names each row's episode within this judge."""
 
     rows: ChunkRows
     uid: NDArray[np.int64]
@@ -54,7 +53,6 @@ class Accepted:
     incarnation: int
     offset: int
     timestamp_ms: int
-    size: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,11 +78,11 @@ class _Producer:
     """What is known of one producer: where its sequence stands, and the newest episode of each of its envs.
 
     The arrays have an item an env, in the order of `env`: the newest episode's number, -1 before the first; its uid
-    while it is open, else -1; the chunk and the step with which it goes on. Memory is for envs that were heard of:
-    an index is the producer's to choose.
+    while it is open, else -1; the chunk and the step with which it goes on, and its bytes so far. Memory is for envs
+    that were heard of: an index is the producer's to choose.
     """
 
-    _COLUMNS = ("uid", "episode", "chunk", "step")
+    _COLUMNS = ("uid", "episode", "chunk", "step", "bytes")
 
     def __init__(self, incarnation: int, sequence: int, seen_ms: int, start: str) -> None:
         self.incarnation = incarnation
@@ -96,6 +94,7 @@ class _Producer:
         self.episode = np.empty(0, np.int64)
         self.chunk = np.empty(0, np.int64)
         self.step = np.empty(0, np.int64)
+        self.bytes = np.empty(0, np.int64)
 
     def at(self, env: NDArray[Any]) -> NDArray[np.intp]:
         """Find the places of envs, and make some for those that are new; older places are void then."""
@@ -121,14 +120,15 @@ class Judge:
 
     def __init__(
         self,
+        limits: Limits,
         *,
-        idle_limit_ms: int,
         producers: Mapping[str, ProducerEntry] | None = None,
         counters: Mapping[str, int] | None = None,
         clock_ms: int = 0,
         timestamp_ms: int | None = None,
     ) -> None:
-        self._idle_limit_ms = idle_limit_ms
+        self._idle_limit_ms = limits.idle_limit_ms
+        self._max_episode_bytes = limits.max_episode_bytes
         self._producers: dict[str, _Producer] = {}
         self._clock_ms = clock_ms
         self._timestamp_ms = timestamp_ms
@@ -223,7 +223,9 @@ class Judge:
         begins = chunk[run] == 0
         uid = np.where(begins, self._next_uid + np.cumsum(begins) - 1, producer.uid[place[run]])
         self._next_uid += int(begins.sum())
-        row_uid = uid[np.cumsum(new_run) - 1]
+        run_of_row = np.cumsum(new_run) - 1
+        row_uid = uid[run_of_row]
+        size = np.add.reduceat(rows.bytes, run) + np.where(begins, 0, producer.bytes[place[run]])
         orphan = row_uid == _NONE
         last = np.flatnonzero(new_env[1:] & ~orphan)
         at = place[last]
@@ -231,14 +233,18 @@ class Judge:
         producer.episode[at] = rows.episode[last]
         producer.chunk[at] = chunk[last] + 1
         producer.step[at] = rows.first_step[last] + rows.steps[last]
+        producer.bytes[at] = size[run_of_row[last]]
         if orphan.any():
             self._count(rows_orphan=int(orphan.sum()), steps_orphan=int(rows.steps[orphan].sum()))
             rows, row_uid = rows.where(~orphan), row_uid[~orphan]
-        size = rows.batch.get_total_buffer_size()
         verdicts.accepted.append(
-            Accepted(rows, row_uid, message.producer, message.incarnation, record.offset, record.timestamp_ms, size)
+            Accepted(rows, row_uid, message.producer, message.incarnation, record.offset, record.timestamp_ms)
         )
-        verdicts.bytes += max(record.size, size) + _COLUMN_BYTES * rows.batch.num_columns
+        memory = max(record.size, rows.batch.get_total_buffer_size())
+        verdicts.bytes += memory + _COLUMN_BYTES * rows.batch.num_columns
+        too_large = at[producer.bytes[at] > self._max_episode_bytes]
+        if len(too_large):
+            self._abort(record, producer, AbortReason.TOO_LARGE, verdicts, too_large)
 
     def _count(self, **counts: int) -> None:
         for name, count in counts.items():
@@ -286,11 +292,20 @@ class Judge:
             self._abort(record, producer, AbortReason.GAP, verdicts)
         producer.sequence = sequence + 1
 
-    def _abort(self, record: Record, producer: _Producer, reason: str, verdicts: Verdicts) -> None:
-        uids = producer.open_uids()
+    def _abort(
+        self,
+        record: Record,
+        producer: _Producer,
+        reason: str,
+        verdicts: Verdicts,
+        at: NDArray[np.intp] | slice = slice(None),
+    ) -> None:
+        """Abort what is open of the envs in the places `at`, all of them by default."""
+        uids = producer.uid[at]
+        uids = uids[uids != _NONE]
         if len(uids):
             verdicts.aborted.append(Aborted(uids, str(reason), record.offset, record.timestamp_ms))
-            producer.uid[:] = _NONE
+            producer.uid[at] = _NONE
 
     def _advance(self, record: Record) -> None:
         self.counters["messages_read"] += 1
@@ -313,8 +328,8 @@ class Judge:
     def _restored(self, entry: ProducerEntry) -> _Producer:
         producer = _Producer(entry.incarnation, entry.sequence, entry.seen_ms, entry.start)
         envs = entry.envs
-        producer.env, producer.episode, producer.chunk, producer.step = (
-            np.array(column, np.int64) for column in (envs.env, envs.episode, envs.chunk, envs.step)
+        producer.env, producer.episode, producer.chunk, producer.step, producer.bytes = (
+            np.array(column, np.int64) for column in (envs.env, envs.episode, envs.chunk, envs.step, envs.bytes)
         )
         is_open = producer.chunk > 0
         producer.uid = np.where(is_open, self._next_uid + np.cumsum(is_open) - 1, _NONE)
@@ -358,6 +373,7 @@ def _entry(producer: _Producer) -> ProducerEntry:
         producer.episode,
         np.where(is_open, producer.chunk, 0),
         np.where(is_open, producer.step, 0),
+        np.where(is_open, producer.bytes, 0),
     )
     envs = Envs(*(column[known].tolist() for column in columns))
     return ProducerEntry(producer.incarnation, producer.sequence, producer.seen_ms, producer.start, envs)

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pyarrow as pa
 
-from penstock_consumers.rows import Keys, Part, holding, in_groups, lay, row_bytes
+from penstock_consumers.rows import Keys, Part, holding, in_groups, lay
 from penstock_consumers.store import layout, segments
 from penstock_schemas.chunks import fixed, steps
 from penstock_schemas.errors import CorruptStoreError
@@ -38,7 +38,7 @@ SEGMENT_BYTES = 32 << 20
 _LEAST_LEVEL_BYTES = 16 << 10
 # What is read at once: an episode that ends reads the batches in which it has rows.
 _BATCH_BYTES, _MOST_BATCH_BYTES = 256 << 10, 4 << 20
-_KEYS = ("producer", "incarnation", "env", "episode", "chunk", "reward")
+_KEYS = ("producer", "incarnation", "env", "episode", "chunk", "bytes", "reward")
 
 
 @dataclass(frozen=True, eq=False)
@@ -51,6 +51,7 @@ class OpenSegment:
     uid: NDArray[np.int64]
     chunk: NDArray[np.int32]
     steps: NDArray[np.int32]
+    bytes: NDArray[np.int64]
     batches: NDArray[np.int64]
 
     @classmethod
@@ -60,27 +61,23 @@ class OpenSegment:
         Raises `CorruptStoreError` where it is missing or not as written.
         """
         schema = segments.open_schema(spec)
-        uid, chunk, length = [], [], []
+        uid, chunk, length, size = [], [], [], []
         for batch in segments.batches(bucket, entry, schema, columns=_KEYS):
             uid.append(_uids(batch, judge))
             # What is viewed would keep the batch in memory.
             chunk.append(fixed(batch, "chunk").copy())
+            size.append(fixed(batch, "bytes").copy())
             length.append(steps(batch))
         batches = np.cumsum([0, *map(len, uid)])
         if batches[-1] != entry.rows:
             raise CorruptStoreError(f"segment {entry.name}: {batches[-1]} rows, its commit names {entry.rows}")
-        uids, chunks, lengths = map(np.concatenate, (uid, chunk, length))
-        return cls(entry, bucket, schema, uids, chunks, lengths, batches)
-
-    @property
-    def size(self) -> int:
-        """The bytes of the file."""
-        return self.entry.bytes
+        uids, chunks, lengths, sizes = map(np.concatenate, (uid, chunk, length, size))
+        return cls(entry, bucket, schema, uids, chunks, lengths, sizes, batches)
 
     @cached_property
-    def bytes_by_row(self) -> NDArray[np.float64]:
-        """How many of the file's bytes each row is, roughly."""
-        return row_bytes([self])
+    def size(self) -> int:
+        """The bytes of all rows."""
+        return int(self.bytes.sum())
 
     def of(self, uids: NDArray[np.int64]) -> _Stored:
         """As `Source.of`."""
@@ -111,8 +108,8 @@ class _Stored:
         return self.segment.steps[self.rows]
 
     @cached_property
-    def size(self) -> int:
-        return int(self.segment.bytes_by_row[self.rows].sum())
+    def bytes(self) -> NDArray[np.int64]:
+        return self.segment.bytes[self.rows]
 
     def of(self, uids: NDArray[np.int64]) -> _Stored:
         return _Stored(self.segment, self.rows[np.isin(self.uid, uids)])
@@ -153,14 +150,14 @@ def _written(bucket: Bucket, name: str, spec: StreamSpec, keys: Keys, order: NDA
         for of in schema.names
     ]
     batch = pa.RecordBatch.from_arrays(columns, schema=schema)
-    uid = keys.uid[order]
-    batches = _cut(uid, row_bytes(keys.sources)[order])
+    uid, size = keys.uid[order], laid.came["bytes"][order]
+    batches = _cut(uid, size)
     pieces = [batch.slice(start, end - start) for start, end in pairwise(batches)]
     entry = segments.write(bucket, name, pieces, int(keys.steps[order].sum()))
-    return OpenSegment(entry, bucket, schema, uid, keys.chunk[order], keys.steps[order], batches)
+    return OpenSegment(entry, bucket, schema, uid, keys.chunk[order], keys.steps[order], size, batches)
 
 
-def _cut(uid: NDArray[np.int64], size: NDArray[np.float64]) -> NDArray[np.int64]:
+def _cut(uid: NDArray[np.int64], size: NDArray[np.int64]) -> NDArray[np.int64]:
     """Cut rows that are sorted by episode into batches: between episodes, and within those that are large."""
     begin = np.cumsum(size) - size
     first = np.flatnonzero(np.append(True, uid[1:] != uid[:-1]))
@@ -170,12 +167,12 @@ def _cut(uid: NDArray[np.int64], size: NDArray[np.float64]) -> NDArray[np.int64]
     return np.concatenate([[0], cuts, [len(uid)]])
 
 
-def to_rewrite(stored: Sequence[OpenSegment], still_open: NDArray[np.int64], new_bytes: float) -> list[OpenSegment]:
+def to_rewrite(stored: Sequence[OpenSegment], still_open: NDArray[np.int64], new_bytes: int) -> list[OpenSegment]:
     """Choose the segments whose living rows are written again along with `new_bytes` of new ones.
 
     Those of which less than half lives; then, from the smallest on, those of no higher level than all that is written.
     """
-    living = [(segment, segment.of(still_open).size) for segment in stored]
+    living = [(segment, int(segment.of(still_open).bytes.sum())) for segment in stored]
     chosen = [(segment, live) for segment, live in living if live * 2 < segment.size]
     written = new_bytes + sum(live for _, live in chosen)
     others = (each for each in living if each[1] * 2 >= each[0].size)
@@ -187,7 +184,7 @@ def to_rewrite(stored: Sequence[OpenSegment], still_open: NDArray[np.int64], new
     return [segment for segment, _ in chosen]
 
 
-def _level(size: float) -> int:
+def _level(size: int) -> int:
     return int(max(size / _LEAST_LEVEL_BYTES, 1)).bit_length()
 
 

@@ -293,9 +293,9 @@ def record_digest(record: Record) -> str:
 
 def _judge_at(commit: Commit | None, limits: Limits) -> Judge:
     if commit is None:
-        return Judge(idle_limit_ms=limits.idle_limit_ms)
+        return Judge(limits)
     return Judge(
-        idle_limit_ms=limits.idle_limit_ms,
+        limits,
         producers=commit.producers,
         counters=commit.counters,
         clock_ms=commit.log_clock_ms,

@@ -49,7 +49,7 @@ class Part:
 
 
 class Source(Protocol):
-    """Rows in one place. An item a row: the uid of its episode, its chunk's number, its steps."""
+    """Rows in one place. An item a row: the uid of its episode, its chunk's number, its steps, its bytes."""
 
     @property
     def uid(self) -> NDArray[np.int64]: ...  # noqa: D102  (told above)
@@ -57,11 +57,8 @@ class Source(Protocol):
     def chunk(self) -> NDArray[np.int32]: ...  # noqa: D102  (the same)
     @property
     def steps(self) -> NDArray[np.int32]: ...  # noqa: D102  (the same)
-
     @property
-    def size(self) -> int:
-        """How many bytes all its rows are, roughly."""
-        ...
+    def bytes(self) -> NDArray[np.int64]: ...  # noqa: D102  (the same)
 
     def of(self, uids: NDArray[np.int64]) -> Source:
         """Leave rows of other episodes than `uids`, ascending, where they are; some may come along."""
@@ -78,7 +75,6 @@ class Rows:
 
     rows: ChunkRows
     uid: NDArray[np.int64]
-    size: int
     provenance: Mapping[str, NDArray[Any]]
 
     @classmethod
@@ -92,7 +88,7 @@ class Rows:
             "timestamp_ms": np.array(accepted.timestamp_ms),
         }
         provenance = {name: np.broadcast_to(value, shape) for name, value in values.items()}
-        return cls(accepted.rows, accepted.uid, accepted.size, provenance)
+        return cls(accepted.rows, accepted.uid, provenance | {"bytes": accepted.rows.bytes})
 
     @property
     def chunk(self) -> NDArray[np.int32]:
@@ -103,6 +99,11 @@ class Rows:
     def steps(self) -> NDArray[np.int32]:
         """As `Source.steps`."""
         return self.rows.steps
+
+    @property
+    def bytes(self) -> NDArray[np.int64]:
+        """As `Source.bytes`."""
+        return self.rows.bytes
 
     def of(self, uids: NDArray[np.int64]) -> Rows:  # noqa: ARG002  (all are in memory as it is)
         """As `Source.of`."""
@@ -172,27 +173,25 @@ def holding(sources: Sequence[Source], uids: NDArray[np.int64]) -> list[Source]:
 
 def in_groups(sources: Sequence[Source], uids: NDArray[np.int64], most_bytes: int) -> list[NDArray[np.int64]]:
     """Part the episodes `uids`, ascending, into groups of about `most_bytes`, at least one in each."""
-    if not len(uids) or sum(source.size for source in sources) <= most_bytes:
-        return [uids] if len(uids) else []
-    uid = np.concatenate([source.uid for source in sources])
+    if not len(uids):
+        return []
+    uid, size_of_row = _sizes(sources)
+    if size_of_row.sum() <= most_bytes:
+        return [uids]
     at = np.minimum(np.searchsorted(uids, uid), len(uids) - 1)
-    size = np.bincount(at, np.where(uids[at] == uid, row_bytes(sources), 0), len(uids))
+    size = np.bincount(at, np.where(uids[at] == uid, size_of_row, 0), len(uids))
     group = (np.cumsum(size) - size) // most_bytes
     return np.split(uids, np.flatnonzero(np.diff(group)) + 1)
 
 
-def row_bytes(sources: Sequence[Source]) -> NDArray[np.float64]:
-    """How many bytes each row is, roughly: a source's bytes by its steps, an observation more in each row."""
-    shares = []
-    for source in sources:
-        items = source.steps + 1.0
-        shares.append(items * (source.size / items.sum()))
-    return np.concatenate(shares)
+def live_bytes(sources: Sequence[Source], uids: NDArray[np.int64]) -> int:
+    """How many bytes the rows of the episodes `uids` are."""
+    uid, size = _sizes(sources)
+    return int(size[np.isin(uid, uids)].sum())
 
 
-def live_bytes(sources: Sequence[Source], uids: NDArray[np.int64]) -> float:
-    """How many bytes the rows of the episodes `uids` are, roughly."""
-    if not sources:
-        return 0.0
-    uid = np.concatenate([source.uid for source in sources])
-    return float(row_bytes(sources)[np.isin(uid, uids)].sum())
+def _sizes(sources: Sequence[Source]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """The episodes and the bytes of all rows."""
+    none = np.empty(0, np.int64)
+    uid = np.concatenate([none, *(source.uid for source in sources)])
+    return uid, np.concatenate([none, *(source.bytes for source in sources)])

@@ -97,7 +97,12 @@ def _work(
         store,
         settings.dead_letter_topic,
         group=f"{settings.group}.{settings.stream}",
-        limits=Limits(int(settings.idle_seconds * 1000), settings.max_message_bytes, settings.max_raw_bytes),
+        limits=Limits(
+            idle_limit_ms=int(settings.idle_seconds * 1000),
+            max_message_bytes=settings.max_message_bytes,
+            max_raw_bytes=settings.max_raw_bytes,
+            max_episode_bytes=settings.max_episode_bytes,
+        ),
         cadence=Cadence(
             commit_seconds=settings.commit_seconds,
             commit_bytes=settings.commit_bytes,

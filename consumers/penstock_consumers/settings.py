@@ -7,12 +7,15 @@ from typing import Annotated, TypeAlias
 from pydantic import Field
 from pydantic_settings import SettingsConfigDict
 
+from penstock_consumers.store.commits import MAX_EPISODE_BYTES
 from penstock_consumers.upkeep.upkeep import MOST_COMPACT_BYTES
 from penstock_schemas.messages import MAX_MESSAGE_BYTES, MAX_RAW_BYTES
 from penstock_schemas.service import ServiceSettings
 
 Positive: TypeAlias = Annotated[int, Field(ge=1)]
 PositiveSeconds: TypeAlias = Annotated[float, Field(gt=0)]
+# Beside the largest episode, what waits and the message on top of it: the text of all fits into one array of Arrow's.
+_MOST_PENDING_BYTES = 256 << 20
 
 
 class ConsumerSettings(ServiceSettings):
@@ -29,8 +32,8 @@ class ConsumerSettings(ServiceSettings):
     commit_seconds: PositiveSeconds = 1.0
     """How long what was read waits for its commit, at most."""
 
-    commit_bytes: Positive = 32 << 20
-    """How many bytes of messages wait for their commit, at most, in all partitions together."""
+    commit_bytes: Annotated[int, Field(ge=1, le=_MOST_PENDING_BYTES)] = 32 << 20
+    """How many bytes of messages wait for their commit, at most, in all partitions together; 256 MiB at most."""
 
     idle_seconds: Annotated[float, Field(ge=1)] = 600.0
     """How long, in the log's time, a producer may be silent before its open episodes are aborted."""
@@ -48,8 +51,12 @@ class ConsumerSettings(ServiceSettings):
     max_message_bytes: Positive = MAX_MESSAGE_BYTES
     """The largest message that is taken; larger ones are quarantined."""
 
-    max_raw_bytes: Positive = MAX_RAW_BYTES
-    """The largest message that is taken once decompressed."""
+    max_raw_bytes: Annotated[int, Field(ge=1, le=_MOST_PENDING_BYTES)] = MAX_RAW_BYTES
+    """The largest message that is taken once decompressed; 256 MiB at most."""
+
+    max_episode_bytes: Annotated[int, Field(ge=1, le=MAX_EPISODE_BYTES)] = MAX_EPISODE_BYTES
+    """From which size on an episode that goes on is aborted, as `too large`; 1 GiB at most. A producer that cuts its
+    episodes (`--cut-steps`) stays below it."""
 
     max_bad_share: Annotated[float, Field(ge=0, le=1)] = 0.5
     """Which share of the last messages may be quarantined before the consumer stops and says so; 1 never stops it."""

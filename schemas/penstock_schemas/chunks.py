@@ -11,6 +11,7 @@ import pyarrow as pa
 
 from penstock_schemas.columns import list_offsets, list_values
 from penstock_schemas.errors import RejectedError
+from penstock_schemas.sizes import row_bytes
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -62,18 +63,22 @@ class ChunkRows:
     ends: NDArray[np.uint8]
     steps: NDArray[np.int32]
     """Steps of each row."""
+    bytes: NDArray[np.int64]
+    """As `sizes.row_bytes` counts them."""
 
     @classmethod
-    def of(cls, batch: pa.RecordBatch) -> ChunkRows:
-        """View the rows of a batch that has a message's columns, in any order, and perhaps more."""
-        return cls(batch, **{name: fixed(batch, name) for name in _PLACES}, steps=steps(batch))
+    def of(cls, batch: pa.RecordBatch, spec: StreamSpec) -> ChunkRows:
+        """View the rows of a batch that has a message's columns."""
+        length = steps(batch)
+        placed = {name: fixed(batch, name) for name in _PLACES}
+        return cls(batch, **placed, steps=length, bytes=row_bytes(batch, spec, length))
 
     def __len__(self) -> int:
         return len(self.env)
 
     def where(self, mask: NDArray[np.bool_]) -> ChunkRows:
         """Keep the rows of `mask`, shape (rows,)."""
-        placed = {name: getattr(self, name)[mask] for name in (*_PLACES, "steps")}
+        placed = {name: getattr(self, name)[mask] for name in (*_PLACES, "steps", "bytes")}
         return ChunkRows(self.batch.filter(pa.array(mask)), **placed)
 
 
@@ -108,9 +113,9 @@ def check(batch: pa.RecordBatch, spec: StreamSpec) -> ChunkRows:
     except pa.ArrowInvalid as error:
         raise RejectedError("invalid", f"Arrow finds it damaged: {error}") from error
     if not batch.num_rows:
-        return ChunkRows.of(batch)
+        return ChunkRows.of(batch, spec)
     _check_nulls(batch, spec)
-    rows = ChunkRows.of(batch)
+    rows = ChunkRows.of(batch, spec)
     _check_lists(rows, spec)
     _check_ranges(rows)
     _check_rows(rows)

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from penstock_schemas.spaces.arrays import Json
 
 _TEXT = "str"
+_OFFSET_BYTES = 4
 # What one string counts where nothing bounds its length.
 _TEXT_BYTES = 64
 
@@ -92,11 +93,14 @@ class Column:
         return {"shape": json.dumps(list(self.shape)), "dtype": _name(self.dtype)}
 
     @cached_property
+    def fixed_bytes(self) -> int:
+        """Bytes of one item; of a string, those of its offset."""
+        return _OFFSET_BYTES if self.is_text else self.dtype.itemsize * prod(self.shape)
+
+    @cached_property
     def item_bytes(self) -> int:
-        """Bytes of one item; of a string, at most."""
-        if self.is_text:
-            return (self.max_item_bytes or _TEXT_BYTES) + self.nullable
-        return self.dtype.itemsize * prod(self.shape) + self.nullable
+        """Bytes of one item and of whether it is there; of a string, at most."""
+        return (self.max_item_bytes or _TEXT_BYTES if self.is_text else self.fixed_bytes) + self.nullable
 
     def to_json(self) -> Json:
         """Describe the column; `from_json` reads it back."""

@@ -44,14 +44,17 @@ ROW_FIELDS = (
 RESERVED = frozenset(
     (
         *(field.name for field in ROW_FIELDS),
-        *("producer", "incarnation", "offset", "timestamp_ms", "opened_offset", "closed_offset", "closed_ms"),
+        *("producer", "incarnation", "offset", "timestamp_ms", "bytes"),
+        *("opened_offset", "closed_offset", "closed_ms"),
         *("length", "return", "chunk_first_step", "next_observation", "terminated", "truncated"),
         *("discount", "step", "id", "index", "weight", "mask", "valid", "lengths", "burn_in"),
     )
 )
 _OFFSET_BYTES = 4
-# A string counts as its offset; its bytes are rare. One more byte holds the bitmaps of what may be null.
-_FIXED_BYTES = 1 + sum(_OFFSET_BYTES if pa.types.is_string(row.type) else row.type.bit_width // 8 for row in ROW_FIELDS)
+# A string counts as its offset; its bytes are rare.
+_FIXED_BYTES = sum(_OFFSET_BYTES if pa.types.is_string(row.type) else row.type.bit_width // 8 for row in ROW_FIELDS)
+# What holds the bitmaps of those that may be null.
+_VALID_BYTES = 1
 
 
 @dataclass(frozen=True)
@@ -178,7 +181,23 @@ class StreamSpec:
     def row_bytes(self) -> int:
         """Bytes that one more chunk adds to a message, its steps left out: its fixed columns, offsets and overlap."""
         overlap = sum(column.item_bytes for column in self.columns if column.overlap)
-        return _FIXED_BYTES + _OFFSET_BYTES * len(self.columns) + overlap + self.chunk_bytes
+        return _FIXED_BYTES + _VALID_BYTES + _OFFSET_BYTES * len(self.columns) + overlap + self.chunk_bytes
+
+    @cached_property
+    def text_columns(self) -> tuple[Column, ...]:
+        """The list columns of strings."""
+        return tuple(column for column in self.columns if column.is_text)
+
+    @cached_property
+    def fixed_step_bytes(self) -> int:
+        """Bytes of one step's values, those of its strings left out."""
+        return sum(column.fixed_bytes for column in self.columns)
+
+    @cached_property
+    def fixed_row_bytes(self) -> int:
+        """Bytes of a chunk's values without a step, those of its strings left out."""
+        items = (*(column for column in self.columns if column.overlap), *self.states, *self.metric_columns)
+        return _FIXED_BYTES + sum(column.fixed_bytes for column in items)
 
     def to_json(self) -> Json:
         """Describe the stream; `from_json` reads it back."""

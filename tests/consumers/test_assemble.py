@@ -20,14 +20,12 @@ PRODUCER, INCARNATION = "producer-4", 17
 
 def piece(offset: int, uids: list[int], *rows: Row, spec: StreamSpec = SPEC) -> Rows:
     """The rows of one message, as the judge hands them over."""
-    return of_message(rows_to_batch(PRODUCER, INCARNATION, rows, spec), offset, uids)
+    return of_message(rows_to_batch(PRODUCER, INCARNATION, rows, spec), offset, uids, spec)
 
 
-def of_message(batch: pa.RecordBatch, offset: int, uids: list[int]) -> Rows:
-    accepted = Accepted(
-        ChunkRows.of(batch), np.array(uids), PRODUCER, INCARNATION, offset, 1_000 + offset, batch.nbytes
-    )
-    return Rows.accepted(accepted)
+def of_message(batch: pa.RecordBatch, offset: int, uids: list[int], spec: StreamSpec = SPEC) -> Rows:
+    rows = ChunkRows.of(batch, spec)
+    return Rows.accepted(Accepted(rows, np.array(uids), PRODUCER, INCARNATION, offset, 1_000 + offset))
 
 
 def aborted(offset: int, *uids: int, reason: str = "gap") -> Aborted:

@@ -5,7 +5,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from penstock_consumers.judge import Judge, Verdicts
-from penstock_schemas.chunks import Ends
+from penstock_consumers.store.commits import Limits
+from penstock_schemas.chunks import Ends, check
 from penstock_schemas.errors import RejectedError
 from penstock_schemas.log.memory import MemoryLog
 from penstock_schemas.messages import decode
@@ -18,6 +19,7 @@ from tests.consumers.messages import (
     append_garbage,
     append_tick,
     records,
+    rows_to_batch,
 )
 
 if TYPE_CHECKING:
@@ -26,6 +28,7 @@ if TYPE_CHECKING:
     from penstock_schemas.log import Record
 
 IDLE_MS = 1_000
+LIMITS = Limits(idle_limit_ms=IDLE_MS)
 HEAD = Row(0, 0, 0, 0, 3)
 TAIL = Row(0, 0, 1, 3, 2, Ends.TERMINATED)
 NEXT = Row(0, 1, 0, 0, 4, Ends.TRUNCATED)
@@ -53,8 +56,8 @@ def producer(log: MemoryLog) -> ScriptedProducer:
 class Judged:
     """All of a log, judged."""
 
-    def __init__(self, log: MemoryLog) -> None:
-        self.judge = Judge(idle_limit_ms=IDLE_MS)
+    def __init__(self, log: MemoryLog, limits: Limits = LIMITS) -> None:
+        self.judge = Judge(limits)
         self.verdicts = Verdicts()
         self.rejected: dict[int, str] = {}
         for record in records(log):
@@ -332,7 +335,7 @@ def test_an_episode_number_that_was_used_is_rejected(
     again = producer.send(HEAD)
     judged = Judged(log)
     assert judged.rejected == {again.offset: "rows"}
-    restored = Judge(idle_limit_ms=IDLE_MS, producers=judged.judge.entries())
+    restored = Judge(LIMITS, producers=judged.judge.entries())
     with pytest.raises(RejectedError, match="env 0, episode 0, chunk 0 does not follow the env's episode"):
         restored.judge(records(log)[again.offset], decode(records(log)[again.offset], SPEC), Verdicts())
 
@@ -396,7 +399,7 @@ def test_a_judge_goes_on_from_its_entries(log: MemoryLog, clock: Clock, producer
     append_tick(log)
     before = Judged(log).judge
     after = Judge(
-        idle_limit_ms=IDLE_MS,
+        LIMITS,
         producers=before.entries(),
         counters=before.counters,
         clock_ms=before.clock_ms,
@@ -409,3 +412,52 @@ def test_a_judge_goes_on_from_its_entries(log: MemoryLog, clock: Clock, producer
     after.judge(record, decode(record, SPEC), verdicts)
     assert (len(verdicts.accepted[0].uid), after.open_episodes, after.clock_ms) == (2, 1, 300)
     assert after.entries() == Judged(log).judge.entries()
+
+
+# An episode that goes on for ever.
+
+
+def judged_by_size(log: MemoryLog, most: int) -> Judged:
+    return Judged(log, Limits(idle_limit_ms=IDLE_MS, max_episode_bytes=most))
+
+
+def test_an_episode_that_grows_too_large_is_aborted_alone(log: MemoryLog, producer: ScriptedProducer) -> None:
+    sizes = {}
+    for chunk in range(3):
+        rows = (Row(0, 0, chunk, 10 * chunk, 10), Row(1, 0, chunk, chunk, 1))
+        producer.send(*rows)
+        sizes[chunk] = check(rows_to_batch(producer.name, 0, rows), SPEC).bytes[0]
+    most = sizes[0] + sizes[1]
+    assert judged_by_size(log, most + sizes[2]).aborts == []
+    judged = judged_by_size(log, most)
+    (abort,) = judged.verdicts.aborted
+    # What came is the episode's, the row that was too much included.
+    assert (abort.reason, abort.uid.tolist(), abort.offset) == ("too large", [0], 3)
+    assert [uid for _, uid in judged.accepted] == [[0, 0], [0, 0], [0, 0]]
+    assert judged.judge.open_episodes == 1
+    # What comes after it is an orphan, until the env's next episode.
+    producer.send(Row(0, 0, 3, 30, 2), Row(1, 0, 3, 3, 1))
+    producer.send(Row(0, 0, 4, 32, 2, Ends.TERMINATED), Row(0, 1, 0, 0, 2), Row(1, 0, 4, 4, 1, Ends.TERMINATED))
+    judged = judged_by_size(log, most)
+    assert judged.counted("rows_orphan", "steps_orphan", "messages_quarantined") == (2, 4, 0)
+    assert len(judged.aborts) == judged.judge.open_episodes == 1
+
+
+def test_an_episode_that_has_ended_is_never_too_large(log: MemoryLog, producer: ScriptedProducer) -> None:
+    producer.send(HEAD)
+    producer.send(TAIL, NEXT)
+    assert judged_by_size(log, 1).aborts == [("too large", 1)]
+    producer.send(Row(0, 2, 0, 0, 4, Ends.CUT), Row(0, 3, 0, 0, 1, Ends.TERMINATED, continues=2))
+    assert judged_by_size(log, 1).aborts == [("too large", 1)]
+
+
+def test_a_judge_that_goes_on_knows_how_large_episodes_are(log: MemoryLog, producer: ScriptedProducer) -> None:
+    producer.send(HEAD, Row(1, 0, 0, 0, 2, Ends.TERMINATED))
+    before = Judged(log).judge
+    (size,) = (check(rows_to_batch(producer.name, 0, [HEAD]), SPEC).bytes).tolist()
+    assert before.entries()[producer.name].envs.bytes == [size, 0]
+    producer.send(Row(0, 0, 1, 3, 1))
+    record, verdicts = records(log)[-1], Verdicts()
+    after = Judge(Limits(max_episode_bytes=size), producers=before.entries())
+    after.judge(record, decode(record, SPEC), verdicts)
+    assert [abort.reason for abort in verdicts.aborted] == ["too large"]

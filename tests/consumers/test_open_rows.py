@@ -15,7 +15,7 @@ from penstock_consumers.judge import Judge
 from penstock_consumers.open_rows import SEGMENT_BYTES, OpenSegment, to_rewrite
 from penstock_consumers.store import commits, segments
 from penstock_consumers.store.bucket import open_bucket
-from penstock_consumers.store.commits import SegmentEntry
+from penstock_consumers.store.commits import Limits, SegmentEntry
 from penstock_schemas.chunks import Ends
 from penstock_schemas.errors import CorruptStoreError
 from penstock_schemas.log.memory import MemoryLog
@@ -162,7 +162,7 @@ def test_an_open_segment_that_has_other_rows_than_its_commit_says_is_named(
     # Its size is what the commit names, and its rows are not.
     altered = SegmentEntry(entry.name, 5, entry.steps, forged.bytes, entry.crc32c)
     with pytest.raises(CorruptStoreError, match=rf"{entry.name}: {rows} rows, its commit names 5"):
-        OpenSegment.load(bucket, altered, SPEC, Judge(idle_limit_ms=1_000))
+        OpenSegment.load(bucket, altered, SPEC, Judge(Limits(idle_limit_ms=1_000)))
 
 
 def test_an_open_segment_that_is_gone_when_its_episode_ends_is_named(log: MemoryLog, bucket: Bucket) -> None:
@@ -181,11 +181,12 @@ def test_an_open_segment_that_is_gone_when_its_episode_ends_is_named(log: Memory
 # How many there are, and how often a row is written.
 
 
-def stored(number: int, uid: NDArray[np.int64], size: NDArray[np.float64]) -> OpenSegment:
+def stored(number: int, uid: NDArray[np.int64], size: NDArray[np.int64]) -> OpenSegment:
     """A segment of these episodes, each of which has as many bytes as `size` says."""
-    entry = SegmentEntry(str(number), len(uid), 0, int(size[uid].sum()), 0)
-    steps = size[uid].astype(np.int32)
-    return OpenSegment(entry, open_bucket("memory://"), SPEC.schema, uid, steps, steps, np.array([0, len(uid)]))
+    entry = SegmentEntry(str(number), len(uid), 0, 0, 0)
+    none = np.zeros(len(uid), np.int32)
+    batches = np.array([0, len(uid)])
+    return OpenSegment(entry, open_bucket("memory://"), SPEC.schema, uid, none, none, size[uid], batches)
 
 
 @pytest.mark.parametrize(("scale", "count"), [(1 << 12, 2_000), (1 << 20, 400)])
@@ -195,18 +196,18 @@ def test_open_segments_stay_few_and_a_row_is_seldom_written_again(scale: int, co
     rng = np.random.default_rng(round(dying * 100) + scale)
     kept: list[OpenSegment] = []
     # By uid.
-    size = np.ceil(scale * rng.exponential(size=count))
+    size = np.ceil(scale * rng.exponential(size=count)).astype(np.int64)
     is_open = np.zeros(len(size), np.bool_)
-    new = written = 0.0
+    new = written = 0
     for number in range(len(size)):
         is_open &= rng.random(len(size)) >= dying
         is_open[number] = True
         still = np.flatnonzero(is_open)
-        rewritten = to_rewrite(kept, still, size[number])
+        rewritten = to_rewrite(kept, still, int(size[number]))
         kept = [segment for segment in kept if segment not in rewritten]
         carried = np.concatenate([[number], *(segment.uid[is_open[segment.uid]] for segment in rewritten)])
         kept.append(stored(number, carried, size))
-        new, written = new + size[number], written + size[carried].sum()
+        new, written = new + int(size[number]), written + int(size[carried].sum())
         # Of those that are large half lives at least; of the others there is one a level, or two for a while.
         large = [segment.size for segment in kept if segment.size >= SEGMENT_BYTES]
         assert len(kept) - len(large) <= 2 * 11
@@ -281,7 +282,7 @@ def test_rows_that_are_written_again_after_newer_ones_keep_their_place(
     partition = open_partition(log, bucket)
     commit_all(partition, log)
     (older,) = partition.live.open
-    monkeypatch.setattr(open_rows, "SEGMENT_BYTES", 4096)
+    monkeypatch.setattr(open_rows, "SEGMENT_BYTES", 2_500)
     producer.send(Row(0, 0, 1, 50, 50))
     commit_all(partition, log)
     producer.send(*(Row(env, 0, 1, 50, 1, Ends.TERMINATED) for env in (1, 2)))

@@ -7,6 +7,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import pyarrow as pa
 import pytest
 
@@ -16,10 +17,11 @@ from penstock_consumers.store.bucket import open_bucket
 from penstock_consumers.store.commits import Limits
 from penstock_consumers.store.replay_store import ReplayStore
 from penstock_consumers.upkeep.collection import collect
-from penstock_schemas.chunks import Ends
+from penstock_schemas.chunks import Ends, check
 from penstock_schemas.errors import CorruptStoreError, FencedError
 from penstock_schemas.log.memory import MemoryLog
 from penstock_schemas.messages import Encoded, encode_begin, encode_chunks
+from penstock_schemas.spaces import Text
 from tests.consumers.messages import (
     NESTED,
     SPEC,
@@ -30,6 +32,7 @@ from tests.consumers.messages import (
     Row,
     ScriptedProducer,
     WrappedBucket,
+    append,
     append_garbage,
     append_tick,
     key_of,
@@ -40,10 +43,13 @@ from tests.consumers.messages import (
     stream,
     take_all,
 )
+from tests.schemas.batches import Row as SentRow
+from tests.schemas.batches import make_batch
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from penstock_consumers.assemble import Episodes
     from penstock_consumers.store.bucket import Bucket
     from penstock_schemas.log import Record
     from penstock_schemas.stream import StreamSpec
@@ -733,6 +739,66 @@ def test_episodes_that_end_together_are_assembled_a_few_at_a_time(monkeypatch: p
     assert "observation" not in committed.episodes.batch.schema.names
     assert [episode["env"] for episode in stored_episodes(bucket)] == list(range(6))
     assert partition.counters["episodes_ended"] == 6
+
+
+def test_episodes_of_long_texts_are_assembled_apart(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A text may be longer than its space says, and lies in one message with the steps of others."""
+    monkeypatch.setattr("penstock_consumers.partition._GROUP_BYTES", 1 << 16)
+    spec = replace(SPEC, observation=Text(1))
+    log = MemoryLog(clock=Clock())
+    log.create(TOPIC)
+    bucket = open_bucket("memory://")
+    append(log, encode_begin(spec, "producer-0", "once"), "producer-0")
+    long = "x" * 100_000
+    said = [[long, "a"], ["b"] * 501, [long, "c"], ["d", long]]
+    lengths = [len(texts) - 1 for texts in said]
+    seen: list[list[int]] = []
+
+    def assembled(episodes: Episodes) -> None:
+        seen.append(episodes.batch.column("env").to_pylist())
+
+    def opened() -> Partition:
+        store = ReplayStore(bucket, spec.stream, log.describe(TOPIC))
+        return Partition(store, 0, Kept(), LIMITS, assembled=assembled)
+
+    places = [SentRow(env=env, steps=steps) for env, steps in enumerate(lengths)]
+    observation = np.array([text for texts in said for text in texts], object)
+    for sequence, rows, texts in (
+        (0, places, observation),
+        (1, [SentRow(env=at, chunk=1, first_step=n, steps=1, ends=Ends.CUT) for at, n in enumerate(lengths)], None),
+    ):
+        batch = make_batch(spec, rows, values={} if texts is None else {"observation": texts})
+        sent = encode_chunks(spec, batch, producer="producer-0", incarnation=0, sequence=sequence)
+        append(log, sent, "producer-0")
+        partition = opened()
+        take_all(partition, log)
+        partition.commit()
+    # Each group is begun anew past 64 KiB.
+    assert seen == [[0], [1, 2], [3]]
+    found = [episode["observation"][:-2] for episode in stored_episodes(bucket)]
+    assert found == [texts[:-1] for texts in said]
+
+
+def test_the_rest_of_an_episode_that_grew_too_large_is_counted_and_the_next_stored() -> None:
+    log = MemoryLog(clock=Clock())
+    log.create(TOPIC)
+    bucket = open_bucket("memory://")
+    producer = ScriptedProducer(log)
+    producer.begin()
+    for chunk in range(5):
+        producer.send(Row(0, 0, chunk, 10 * chunk, 10, Ends.TERMINATED if chunk == 4 else Ends.OPEN))
+    producer.send(Row(0, 1, 0, 0, 2, Ends.TERMINATED))
+    (row,) = check(rows_to_batch(producer.name, 0, [Row(0, 0, 0, 0, 10)]), SPEC).bytes.tolist()
+    limits = Limits(max_episode_bytes=2 * row)
+    for record in records(log):
+        # Each commit is made by a consumer that knows only the store.
+        partition = open_partition(log, bucket, limits)
+        partition.take(record)
+        partition.commit()
+    told = [(each["length"], each["ends"], each["abort_reason"]) for each in stored_episodes(bucket)]
+    assert told == [(30, Ends.ABORTED, "too large"), (2, Ends.TERMINATED, None)]
+    counted = {name: partition.counters[name] for name in ("rows_orphan", "steps_orphan", "messages_quarantined")}
+    assert counted == {"rows_orphan": 2, "steps_orphan": 20, "messages_quarantined": 0}
 
 
 def test_pending_bytes_are_what_messages_take_of_memory() -> None:

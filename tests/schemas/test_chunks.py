@@ -68,7 +68,7 @@ def test_what_a_producer_can_make_is_taken(seed: int, envs: int, count: int, obs
 
 
 def test_rows_are_picked_whole() -> None:
-    kept = ChunkRows.of(BATCH).where(np.array([False, True, False, True]))
+    kept = ChunkRows.of(BATCH, SPEC).where(np.array([False, True, False, True]))
     assert (kept.env.tolist(), kept.steps.tolist(), kept.ends.tolist()) == ([0, 2], [3, 2], [1, 8])
     assert (kept.episode.tolist(), kept.chunk.tolist(), kept.first_step.tolist()) == ([4, 0], [1, 6], [2, 9])
     assert kept.batch.equals(BATCH.take(pa.array([1, 3])))

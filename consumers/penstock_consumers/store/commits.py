@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 
 # Every such commit lists all segments that live, so that opening a store reads at most this many commits.
 FULL_EVERY = 50
+# Whole episodes are assembled in memory, and what one of them holds of text must fit into one array of Arrow's.
+MAX_EPISODE_BYTES = 1 << 30
 KEYS_MODULUS = 1 << 64
 
 
@@ -101,19 +103,21 @@ class Limits:
     idle_limit_ms: int = 600_000
     max_message_bytes: int = MAX_MESSAGE_BYTES
     max_raw_bytes: int = MAX_RAW_BYTES
+    max_episode_bytes: int = MAX_EPISODE_BYTES
 
 
 @dataclass(frozen=True, slots=True)
 class Envs:
-    """A producer's envs, an item each: its newest episode, and the chunk and step with which that goes on.
+    """A producer's envs, an item each: its newest episode, the chunk and step with which that goes on, and its bytes.
 
-    The chunk is 0 where the episode has ended.
+    The last three are 0 where the episode has ended.
     """
 
     env: list[int] = field(default_factory=list)
     episode: list[int] = field(default_factory=list)
     chunk: list[int] = field(default_factory=list)
     step: list[int] = field(default_factory=list)
+    bytes: list[int] = field(default_factory=list)
 
 
 @dataclass(frozen=True, slots=True)

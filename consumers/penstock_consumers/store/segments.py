@@ -41,12 +41,13 @@ def _list(name: str, item: pa.DataType) -> pa.Field:
     return pa.field(name, pa.list_(pa.field("item", item, nullable=False)), nullable=False)
 
 
-# Where the rows of an open segment came from, beside the columns of a message.
+# Where the rows of an open segment came from, beside the columns of a message, and how many bytes they are.
 PROVENANCE_FIELDS = (
     pa.field("producer", pa.string(), nullable=False),
     pa.field("incarnation", pa.int64(), nullable=False),
     pa.field("offset", pa.int64(), nullable=False),
     pa.field("timestamp_ms", pa.int64(), nullable=False),
+    pa.field("bytes", pa.int64(), nullable=False),
 )
 EPISODE_FIELDS = (
     pa.field("producer", pa.string(), nullable=False),

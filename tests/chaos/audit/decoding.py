@@ -33,11 +33,12 @@ class BrokenRuleError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """A chunk row: its plain columns, and those that have an item a step or one more, or an item a chunk."""
+    """A chunk row: its plain columns, and those that have an item a step or one more, or an item a chunk; its bytes."""
 
     facts: dict[str, Any]
     items: dict[str, Items]
     states: dict[str, Items]
+    bytes: int
 
     @property
     def steps(self) -> int:
@@ -131,13 +132,16 @@ def _rows(batch: pa.RecordBatch, limits: dict[str, tuple[Any, Any]]) -> tuple[Ro
             states[field.name] = numbers(column)
         else:
             plain[field.name] = column.to_pylist()
+    widths = {field.name: _width(field.type) for field in batch.schema}
     rows: list[Row] = []
     for at in range(batch.num_rows):
-        row = Row(
-            {name: column[at] for name, column in plain.items()},
-            {name: column[at] for name, column in lists.items()},
-            {name: column[at : at + 1] for name, column in states.items()},
-        )
+        facts = {name: column[at] for name, column in plain.items()}
+        items = {name: column[at] for name, column in lists.items()}
+        kept = {name: column[at : at + 1] for name, column in states.items()}
+        held = items | kept | {name: [value] for name, value in facts.items()}
+        size = sum(len(values) * widths[name] for name, values in held.items())
+        size += sum(len(item.encode()) for values in held.values() for item in values if isinstance(item, str))
+        row = Row(facts, items, kept, size)
         _check(row)
         for name, (least, largest) in limits.items():
             items = row.items[name]
@@ -146,6 +150,15 @@ def _rows(batch: pa.RecordBatch, limits: dict[str, tuple[Any, Any]]) -> tuple[Ro
             _check_order(rows[-1], row)
         rows.append(row)
     return tuple(rows)
+
+
+def _width(kind: pa.DataType) -> int:
+    """Bytes of one item; of a string, those of its place."""
+    if pa.types.is_list(kind):
+        return _width(kind.value_type)
+    if pa.types.is_fixed_size_list(kind):
+        return int(kind.list_size) * _width(kind.value_type)
+    return 4 if pa.types.is_string(kind) else int(kind.bit_width) // 8
 
 
 def _limits(name: str, space: dict[str, Any]) -> Iterator[tuple[str, tuple[Any, Any]]]:

@@ -36,6 +36,7 @@ class Limits:
     idle_limit_ms: int
     max_message_bytes: int = 1 << 20
     max_raw_bytes: int = 64 << 20
+    max_episode_bytes: int = 1 << 30
 
     def decoding(self) -> dict[str, int]:
         return {"max_bytes": self.max_message_bytes, "max_raw_bytes": self.max_raw_bytes}
@@ -58,6 +59,7 @@ class OpenEpisode:
     """The rows of an episode that goes on, each with its record."""
 
     rows: list[tuple[LogRecord, Row]] = field(default_factory=list)
+    bytes: int = 0
 
     @property
     def follows(self) -> tuple[int, int, int]:
@@ -124,7 +126,7 @@ class ReferenceJudge:
                 case "end":
                     self._end(record, message)
                 case "chunks":
-                    self._chunks(record, message)
+                    self._chunks(record, message, limits.max_episode_bytes)
         for known in self.producers.values():
             if self.clock_ms - known.seen_ms >= limits.idle_limit_ms:
                 self._abort(known, "idle", record)
@@ -180,7 +182,7 @@ class ReferenceJudge:
             self._expect(record, known, message.sequence)
             self._abort(known, message.reason, record)
 
-    def _chunks(self, record: LogRecord, message: PlainMessage) -> None:
+    def _chunks(self, record: LogRecord, message: PlainMessage, max_episode_bytes: int) -> None:
         self._count("read", *message.rows)
         known = self._newest(record, message)
         if message.incarnation < known.incarnation:
@@ -202,8 +204,12 @@ class ReferenceJudge:
                 self._count("orphan", row)
                 continue
             known.open[env].rows.append((record, row))
+            known.open[env].bytes += row.bytes
             if row.facts["ends"]:
                 self._close(known, env, row.facts["ends"], row.facts["abort_reason"], record)
+        for env in dict.fromkeys(row.facts["env"] for row in message.rows):
+            if env in known.open and known.open[env].bytes > max_episode_bytes:
+                self._close(known, env, ABORTED, "too large", record)
 
     def _expect(self, record: LogRecord, known: Known, sequence: int) -> None:
         if sequence > known.sequence:
@@ -252,4 +258,4 @@ class ReferenceJudge:
 
 def limits_in(read: Mapping[str, int]) -> Limits:
     """The limits that a commit names."""
-    return Limits(read["idle_limit_ms"], read["max_message_bytes"], read["max_raw_bytes"])
+    return Limits(**read)

@@ -259,13 +259,16 @@ def _state(known: Known) -> tuple[Any, ...]:
     return known.incarnation, known.sequence, known.seen_ms, known.start, envs
 
 
-def _goes_on(known: Known, env: int) -> tuple[int, int]:
-    return known.open[env].follows[1:] if env in known.open else (0, 0)
+def _goes_on(known: Known, env: int) -> tuple[int, int, int]:
+    if env not in known.open:
+        return 0, 0, 0
+    episode = known.open[env]
+    return *episode.follows[1:], episode.bytes
 
 
 def _told(entry: Mapping[str, Any]) -> tuple[Any, ...]:
     envs = entry["envs"]
-    columns = (envs[name] for name in ("env", "episode", "chunk", "step"))
+    columns = (envs[name] for name in ("env", "episode", "chunk", "step", "bytes"))
     return entry["incarnation"], entry["sequence"], entry["seen_ms"], entry["start"], sorted(zip(*columns, strict=True))
 
 

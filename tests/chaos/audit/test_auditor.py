@@ -310,6 +310,10 @@ def close_env(commit: dict[str, Any]) -> None:
     commit["producers"]["producer-0"]["envs"]["chunk"][0] = 0
 
 
+def grow_env(commit: dict[str, Any]) -> None:
+    commit["producers"]["producer-0"]["envs"]["bytes"][0] += 1
+
+
 def later_seen(commit: dict[str, Any]) -> None:
     commit["producers"]["producer-1"]["seen_ms"] += 1
 
@@ -428,6 +432,7 @@ FORGERIES: dict[str, tuple[Callable[[Forged], object], set[str]]] = {
     "an episode retired that is there": (in_commit(-1, retire_one), {"balance"}),
     "a wrong sequence number": (in_commit(-1, later_sequence), {"state"}),
     "an open episode that is said to have ended": (in_commit(-1, close_env), {"state"}),
+    "an open episode that is said to be larger": (in_commit(-1, grow_env), {"state"}),
     "a wrong sign of life": (in_commit(-1, later_seen), {"state"}),
     "a wrong digest of the last record": (in_commit(-1, wrong_digest), {"state"}),
     "a wrong log's time": (in_commit(-1, lambda commit: commit.update(log_clock_ms=1)), {"state"}),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from penstock_consumers.store.commits import Limits
+from penstock_consumers.store.commits import MAX_EPISODE_BYTES, Limits
 from tests.chaos.simulation.actors import Pod, Producer, Tool
 from tests.chaos.simulation.stage import STORE_KINDS, Actor, Fault, Kind
 from tests.chaos.simulation.world import Outcome, World, repeatable
@@ -19,6 +19,8 @@ _MOST_STEPS = 20_000
 _CALM_FROM = 600
 _LOOK_EVERY = 10
 _IDLE_MS = (1_000, 4_000)
+# The least is passed by a few chunks.
+_EPISODE_BYTES = (400, MAX_EPISODE_BYTES, MAX_EPISODE_BYTES)
 _HOUR = 3600.0
 _LONG_SECONDS = 10.0
 # Most operations only look, and what befalls those that write matters most: the smaller, the likelier a fault.
@@ -53,7 +55,7 @@ class RandomDirector:
         }
         self._events |= {"evict": rng.choice((0.0, 0.003, 0.01)), "late": 0.05}
         self._outage_until = 0
-        self._limits = [Limits(idle_limit_ms=rng.choice(_IDLE_MS)) for _ in range(4)]
+        self._limits = [_some_limits(rng) for _ in range(4)]
 
     @property
     def calm(self) -> bool:
@@ -148,8 +150,12 @@ class RandomDirector:
         self.world.stage.tell(f"the log's leader has a clock {self.world.log_skew:g} s apart")
 
     def _settings(self) -> None:
-        """Whoever starts from now on judges by another limit."""
-        self._limits = [Limits(idle_limit_ms=self._rng.choice(_IDLE_MS)) for _ in range(4)]
+        """Whoever starts from now on judges by other limits."""
+        self._limits = [_some_limits(self._rng) for _ in range(4)]
+
+
+def _some_limits(rng: random.Random) -> Limits:
+    return Limits(idle_limit_ms=rng.choice(_IDLE_MS), max_episode_bytes=rng.choice(_EPISODE_BYTES))
 
 
 def _possible(fault: Fault, kind: Kind) -> bool:
