@@ -13,7 +13,7 @@ from penstock_schemas.messages import MAX_MESSAGE_BYTES, MAX_RAW_BYTES
 from penstock_schemas.service import ServiceSettings
 
 Positive: TypeAlias = Annotated[int, Field(ge=1)]
-PositiveSeconds: TypeAlias = Annotated[float, Field(gt=0)]
+PositiveSeconds: TypeAlias = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 # Beside the largest episode, what waits and the message on top of it: the text of all fits into one array of Arrow's.
 _MOST_PENDING_BYTES = 256 << 20
 
@@ -35,7 +35,7 @@ class ConsumerSettings(ServiceSettings):
     commit_bytes: Annotated[int, Field(ge=1, le=_MOST_PENDING_BYTES)] = 32 << 20
     """How many bytes of messages wait for their commit, at most, in all partitions together; 256 MiB at most."""
 
-    idle_seconds: Annotated[float, Field(ge=1)] = 600.0
+    idle_seconds: Annotated[float, Field(ge=1, allow_inf_nan=False)] = 600.0
     """How long, in the log's time, a producer may be silent before its open episodes are aborted."""
 
     session_seconds: PositiveSeconds = 10.0

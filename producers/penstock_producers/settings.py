@@ -23,7 +23,7 @@ ProducerId: TypeAlias = Annotated[str, StringConstraints(pattern=r"^[a-zA-Z0-9._
 Positive: TypeAlias = Annotated[int, Field(ge=1)]
 Seed: TypeAlias = Annotated[int, Field(ge=0)]
 Compression: TypeAlias = Literal["none", "zstd"]
-PositiveSeconds: TypeAlias = Annotated[float, Field(gt=0)]
+PositiveSeconds: TypeAlias = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 
 
 class ProducerSettings(ServiceSettings):

@@ -121,7 +121,7 @@ def encode_end(*, producer: str, incarnation: int, sequence: int, reason: str) -
         ("producer", producer.encode()),
         ("incarnation", b"%d" % incarnation),
         ("sequence", b"%d" % sequence),
-        ("reason", reason[:_MAX_NAME].encode(errors="backslashreplace")),
+        ("reason", reason.encode(errors="backslashreplace").decode()[:_MAX_NAME].encode()),
     )
     return Encoded(None, headers)
 

@@ -257,6 +257,28 @@ def test_a_position_outside_the_log_is_an_error_and_no_reset(subject: Subject, p
         assert values(read(reader, 1)) == [b"2"]
 
 
+def test_a_position_outside_one_log_loses_nothing_of_another(subject: Subject) -> None:
+    topic = subject.topic(partitions=2)
+    with closing(subject.log.appender()) as appender, closing(subject.log.reader()) as reader:
+        append(appender, topic, [b"0", b"1"])
+        append(appender, topic, [b"a", b"b"], partition=1)
+        subject.trim(topic, 1)
+        reader.seek(topic, 1, 0)
+        reader.seek(topic, 0, 0)
+        found: list[bytes | None] = []
+
+        def read_on() -> None:
+            while len(found) < 3:
+                found.extend(values(reader.poll(SECONDS)))
+
+        # What can be read comes before the error or after it.
+        with pytest.raises(TopicError, match=f"offset 0 of {topic}-0"):
+            read_on()
+        reader.seek(topic, 0, 1)
+        read_on()
+        assert sorted(filter(None, found)) == [b"1", b"a", b"b"]
+
+
 def test_there_is_nothing_to_read_in_what_does_not_exist(subject: Subject) -> None:
     topic = subject.topic()
     with closing(subject.log.reader()) as reader:

@@ -147,6 +147,9 @@ def test_an_end_returns() -> None:
 def test_the_reason_of_an_end_is_cut_to_what_is_taken() -> None:
     encoded = encode_end(producer="p", incarnation=0, sequence=0, reason="é" * 1000)
     assert decode(record(encoded), SPEC).reason == "é" * 249
+    # As what cannot be written comes to: more characters than it was.
+    encoded = encode_end(producer="p", incarnation=0, sequence=0, reason="/data/\udcff " + "x" * 300)
+    assert decode(record(encoded), SPEC).reason == ("/data/\\udcff " + "x" * 300)[:249]
 
 
 def test_a_tick_returns() -> None:

@@ -40,6 +40,7 @@ def logs(settings, stop):
     logging.getLogger("penstock.a").debug("detail")
     logging.getLogger("kafka.conn").info("connected")
     logging.getLogger("kafka.conn").warning("gone")
+    logging.getLogger("kafka.conn").debug("the password")
 
 def raises(error):
     def serve(settings, stop):
@@ -169,7 +170,11 @@ def test_a_record_is_one_line_with_time_level_component_and_logger(start: Start)
 
 def test_the_level_is_the_settings(start: Start) -> None:
     assert finish(start("logs", "--stream=s", "--log-level=error"))[2] == ""
-    assert "DEBUG producer penstock.a: detail" in finish(start("logs", "--stream=s", "--log-level=debug"))[2]
+    told = finish(start("logs", "--stream=s", "--log-level=debug"))[2]
+    assert "DEBUG producer penstock.a: detail" in told
+    # What the client tells at debug is its settings and requests, the password in them.
+    assert "connected" in told
+    assert "the password" not in told
 
 
 def test_help_exits_cleanly(start: Start) -> None:

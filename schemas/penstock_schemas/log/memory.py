@@ -138,13 +138,17 @@ class MemoryLog:
         taken: list[Record] = []
         if self._outage:
             return taken
-        for (topic, partition), position in list(positions.items()):
-            source = self._partition(topic, partition)
+        sources = {of: self._partition(*of) for of in positions}
+        # All of them before any is advanced: what was taken would be lost with the error.
+        for (topic, partition), source in sources.items():
+            position = positions[topic, partition]
             if not source.start <= position <= source.end:
                 raise TopicError(
                     f"offset {position} of {topic}-{partition} is outside its log, which holds "
                     f"{source.start} to {source.end}: records were lost to retention, or the topic was recreated"
                 )
+        for (topic, partition), source in sources.items():
+            position = positions[topic, partition]
             first = position - source.start
             records = source.records[first : first + max_records - len(taken)]
             if records:

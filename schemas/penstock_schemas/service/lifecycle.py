@@ -82,9 +82,10 @@ def configure_logging(component: str, level: str) -> None:
     handler = logging.StreamHandler()
     handler.setFormatter(_LineFormatter(component))
     logging.basicConfig(level=level.upper(), handlers=[handler], force=True)
-    if level == "info":
-        # The client tells every connection at this level; what matters of that is in metrics and health.
-        logging.getLogger("kafka").setLevel(logging.WARNING)
+    # At info the client tells every connection, of which what matters is in metrics and health; at debug its settings
+    # and requests, with the password in them.
+    kafka = {"info": logging.WARNING, "debug": logging.INFO}.get(level, logging.NOTSET)
+    logging.getLogger("kafka").setLevel(kafka)
 
 
 class _LineFormatter(logging.Formatter):
