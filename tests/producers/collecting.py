@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 ZOO = "tests.producers.env_zoo"
 COUNTING = f"{ZOO}:CountingEnv"
 SEED = 11
+# What all parts of an episode say.
+_ORIGINS = ("seed", "continues")
 # Every way in which rows come: reset rows among the steps, behind them, behind a masked reset, from lanes.
 MODES = ("NEXT_STEP", "SAME_STEP", "DISABLED", "lanes")
 
@@ -53,7 +55,9 @@ def _columns(episode: Episode, collection: Collection) -> dict[str, NDArray[Any]
     columns |= {"reward": episode.reward, "version": episode.policy_version, "exploration": episode.exploration}
     columns["step"] = episode.first_step + np.arange(episode.length)
     columns["ends"] = np.array([episode.ends] if episode.ends else [])
-    columns["seed"] = np.array([-1 if episode.seed is None else episode.seed])
+    for name in _ORIGINS:
+        value = getattr(episode, name)
+        columns[name] = np.array([-1 if value is None else value])
     return columns
 
 
@@ -66,7 +70,7 @@ def _join(parts: list[dict[str, NDArray[Any]]]) -> dict[str, NDArray[Any]]:
             for before, after in itertools.pairwise(columns):
                 np.testing.assert_array_equal(before[-1], after[0])
             columns[1:] = [column[1:] for column in columns[1:]]
-        joined[name] = np.unique(columns) if name == "seed" else np.concatenate(columns)
+        joined[name] = np.unique(columns) if name in _ORIGINS else np.concatenate(columns)
     return joined
 
 

@@ -124,25 +124,39 @@ def doubled(collector: Collector) -> dict[str, Any]:
     return {name: value * 2 for name, value in module.module.state_dict().items()}
 
 
-@pytest.mark.parametrize(("by", "workers"), [("episodes", 0), ("steps", 0), ("steps", 1)])
-def test_a_collector_goes_on_from_a_state_as_if_it_had_never_stopped(tmp_path: Path, by: str, workers: int) -> None:
+def seeds(of: dict[tuple[int, int], dict[str, Any]]) -> set[int]:
+    return {int(rows["seed"][0]) for rows in of.values() if rows["seed"][0] >= 0}
+
+
+@pytest.mark.parametrize(
+    ("by", "workers", "cut_steps"), [("episodes", 0, None), ("steps", 0, None), ("steps", 1, None), ("steps", 0, 2)]
+)
+def test_a_collector_goes_on_from_a_state_as_if_it_had_never_stopped(
+    tmp_path: Path, by: str, workers: int, cut_steps: int | None
+) -> None:
     """Observations, actions, what was recorded of them, seeds and numbers of episodes, to the last bit."""
     wanted: dict[str, Any] = {"n_steps": 25, "reset": True} if by == "steps" else {"n_episodes": 5}
-    with collector_of("lanes", workers=workers) as uninterrupted:
+    settings: dict[str, Any] = {"workers": workers, "cut_steps": cut_steps}
+    with collector_of("lanes", **settings) as uninterrupted:
         first = joined([uninterrupted.collect(n_steps=14)])
         uninterrupted.load(doubled(uninterrupted))
         uninterrupted.collect(n_steps=9)
         uninterrupted.save(tmp_path / "state")
-        expected = joined([uninterrupted.collect(**wanted), uninterrupted.collect(n_episodes=4)])
+        more = wanted if cut_steps else {"n_episodes": 4}
+        expected = joined([uninterrupted.collect(**wanted), uninterrupted.collect(**more)])
         lifetime = uninterrupted.lifetime
-    with collector_of("lanes", workers=workers) as resumed:
+    with collector_of("lanes", **settings) as resumed:
         resumed.collect(3)
         resumed.load_state(tmp_path / "state")
         assert resumed.lifetime.steps == 23
-        assert_equal(joined([resumed.collect(**wanted), resumed.collect(n_episodes=4)]), expected)
+        assert_equal(joined([resumed.collect(**wanted), resumed.collect(**more)]), expected)
         assert (resumed.lifetime.returns, resumed.lifetime.steps) == (lifetime.returns, lifetime.steps)
-    # No seed is there twice, and no number.
-    assert not {int(rows["seed"][0]) for rows in expected.values()} & {int(rows["seed"][0]) for rows in first.values()}
+    # No seed is there twice, and no number; each that is continued is the one before it.
+    assert not seeds(expected) & seeds(first)
+    assert any(rows["continues"][0] >= 0 for rows in expected.values()) == bool(cut_steps)
+    assert {rows["continues"][0] - episode for (_, episode), rows in expected.items() if rows["continues"][0] >= 0} <= {
+        -1
+    }
     assert not expected.keys() & first.keys()
 
 
@@ -261,3 +275,26 @@ def test_a_state_from_before_any_version_is_for_a_collector_that_has_loaded_none
         with pytest.raises(PolicyError, match="version 1 acts now: they are not kept; make a new collector"):
             collector.load_state(state)
         assert collector.policy.version == 1
+
+
+def test_a_version_is_saved_as_it_acts_whatever_becomes_of_the_trainer_s_own(tmp_path: Path) -> None:
+    with collector_of("lanes") as saved, collector_of("lanes") as loaded:
+        trained = {name: value.numpy().copy() for name, value in doubled(saved).items()}
+        saved.load(PolicyRecord(1, trained))
+        for value in trained.values():
+            value.fill(1.0)
+        saved.save(tmp_path / "state")
+        loaded.load_state(tmp_path / "state")
+        assert loaded.policy.digest == saved.policy.digest
+
+
+def test_a_state_whose_weights_were_altered_is_refused() -> None:
+    with collector_of("lanes") as saved:
+        saved.load(doubled(saved))
+        state = saved.state()
+    arrays = {name: value + 1 for name, value in state["policy"].arrays.items()}
+    with collector_of("lanes") as loaded:
+        before = loaded.policy.digest
+        with pytest.raises(PolicyRejectedError, match="its digest is not that of its weights: the state was altered"):
+            loaded.load_state({**state, "policy": Component(state["policy"].values, arrays)})
+        assert loaded.policy.digest == before

@@ -29,9 +29,10 @@ class Origins:
         self.next_episode = first.copy()
 
     def number(self, chunks: Chunks) -> None:
-        """Count episodes from each env's first one on, and take note of the newest."""
-        env = chunks.rows["env"]
+        """Count episodes from each env's first one on, those that others continue too; take note of the newest."""
+        env, continues = chunks.rows["env"], chunks.rows["continues"]
         chunks.rows["episode"] = chunks.rows["episode"] + self._first[env]
+        chunks.rows["continues"] = np.where(continues == NONE, NONE, continues + self._first[env])
         np.maximum.at(self.next_episode, env, chunks.rows["episode"] + 1)
 
     def complete(self, laid: Laid) -> None:

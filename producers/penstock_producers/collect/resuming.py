@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from penstock_producers.state import Component, describe_generator, restore_generator
-from penstock_schemas.errors import PolicyError, SettingsError
+from penstock_schemas.errors import PolicyError, PolicyRejectedError, SettingsError
 from penstock_schemas.policies import PolicyRecord
 
 if TYPE_CHECKING:
@@ -78,6 +78,12 @@ def check_policy(component: Component, policy: Policy) -> None:
     version = version_of(component)
     if version is not None:
         policy.check(version)
+        if version.digest.hex() != component.values["digest"]:
+            raise PolicyRejectedError(
+                "digest",
+                f"policy version {version.version} of the state: its digest is not that of its weights: the state was "
+                "altered; load an earlier one",
+            )
     elif policy.version:
         raise PolicyError(
             f"the state is of the weights that a policy begins with, and version {policy.version} acts now: they are "

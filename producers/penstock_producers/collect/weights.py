@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -18,14 +19,18 @@ if TYPE_CHECKING:
 
 
 def record_of(given: PolicyRecord | Mapping[str, Any], policy: Policy, settings: Mapping[str, Any]) -> PolicyRecord:
-    """Take a version as it is, or make the next one of weights, which are arrays or tensors by name.
+    """Take a version, or make the next one of weights, which are arrays or tensors by name; of copies, either way.
 
     Connectors' parameters that are not among them stay as they are.
     """
+    weights = {name: _array(value) for name, value in _weights(given).items()}
     if isinstance(given, PolicyRecord):
-        return given
-    weights = {name: _array(value) for name, value in given.items()}
+        return replace(given, weights=weights)
     return PolicyRecord(policy.version + 1, {**policy.pipeline.weights, **weights}, settings)
+
+
+def _weights(given: PolicyRecord | Mapping[str, Any]) -> Mapping[str, Any]:
+    return given.weights if isinstance(given, PolicyRecord) else given
 
 
 def _array(value: Any) -> NDArray[Any]:
