@@ -20,7 +20,7 @@ from penstock_producers.policy.weights_store import WeightsStore
 from penstock_producers.publisher import Publisher, PublishLimits, message_room
 from penstock_producers.refresh import Refresh, RefreshRules
 from penstock_producers.rollout import Rollout
-from penstock_schemas.errors import EnvError, LogUnavailableError
+from penstock_schemas.errors import EnvError, LogUnavailableError, PolicyError
 from penstock_schemas.log.kafka import KafkaLog
 from penstock_schemas.service import Endpoint, Health
 
@@ -85,8 +85,8 @@ def produce(
 
     While the log does not answer it waits, also at its start, and says why.
 
-    Raises `EnvError` where the env breaks: what it had given before is published, and its open episodes are aborted
-    with the error.
+    Raises `EnvError` where the env breaks, and `PolicyError` where the policy can choose nothing: what had been
+    recorded before is published, and the open episodes are aborted with the error.
     """
     callbacks = make_callbacks(settings.callbacks)
     spec, policy = make_described(settings, env, seeds.actions(), callbacks.metrics)
@@ -158,8 +158,8 @@ def produce(
                 refresh.renew()
                 if not stop.is_set():
                     publish(rollout.fragment())
-        except EnvError as error:
-            reason = f"env_error: {error}"
+        except (EnvError, PolicyError) as error:
+            reason = f"{'env' if isinstance(error, EnvError) else 'policy'}_error: {error}"
             publish(rollout.close())
             raise
         except Exception as error:

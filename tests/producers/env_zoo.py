@@ -280,6 +280,19 @@ class InformingEnv(CountingEnv):
         return observation, reward, *ends, {"mask": np.ones(2 if self.counter.step_ < 3 else 3, np.int8)}
 
 
+class StuckEnv(CountingEnv):
+    """Allows every action, and none any more after its third step."""
+
+    def __init__(self) -> None:
+        super().__init__(longest=10**6)
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
+        return super().reset(seed=seed)[0], {"allowed": np.ones(2, np.int8)}
+
+    def step(self, action: Any) -> Any:
+        return *super().step(action)[:-1], {"allowed": np.full(2, self.counter.step_ < 3, np.int8)}
+
+
 class TalkingEnv(gymnasium.Env[Any, Any]):
     """Says what cannot be written; env 0 behaves."""
 

@@ -82,6 +82,13 @@ def rectified(observation: Any, action: Any) -> nn.Module:
     return network
 
 
+def tied(observation: Any, action: Any) -> nn.Module:
+    """The built-in network, a layer of it twice."""
+    network = ActorCritic(Mlp(prod(observation.shape)), action.n)
+    network.trunk.add_module("again", network.trunk[2])
+    return network
+
+
 class Halved(nn.Module):
     """Keeps weights that numpy has no dtype for."""
 

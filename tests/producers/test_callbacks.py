@@ -270,6 +270,7 @@ def test_a_metric_that_nothing_measures_is_refused() -> None:
         ({"score": "much"}, "'much' as 'score', a str; give a number"),
         ({"score": None}, "None as 'score'"),
         ({"score": np.zeros(2)}, "as 'score', a ndarray"),
+        ({"score": 10**400}, "as 'score' what float.. does not take: int too large to convert to float; give a"),
         (3.0, r"on_episode_end\(\) returned 3.0"),
     ],
 )

@@ -405,6 +405,17 @@ def test_a_bad_version_is_refused_and_nothing_has_changed(spoil: Any, reason: st
     assert (policy.version, policy.digest) == (2, PolicyRecord(2, good).digest)
 
 
+def test_weights_that_are_one_are_not_two() -> None:
+    policy, twin = made(f"{ZOO}:tied"), made(f"{ZOO}:tied")
+    good = {name: weight + 1 for name, weight in weights_of(policy).items()}
+    for either in (policy, twin):
+        either.load(PolicyRecord(2, good))
+    with pytest.raises(PolicyRejectedError, match=r"version 3: module .*'trunk\.2\.bias' is one with another of"):
+        policy.load(PolicyRecord(3, {**good, "trunk.2.bias": good["trunk.2.bias"] + 1}))
+    acts_as(policy, twin)
+    assert (policy.version, policy.digest) == (2, PolicyRecord(2, good).digest)
+
+
 @pytest.mark.parametrize(
     ("name", "value", "reason", "told"),
     [

@@ -218,6 +218,20 @@ def test_an_env_that_raises_ends_the_incarnation_with_what_came_before() -> None
     assert producer.value("steps_total") == 4
 
 
+def test_a_policy_that_can_choose_nothing_ends_the_incarnation_with_what_came_before() -> None:
+    flags = ("--num-envs", "2", "--infos", "allowed", "--behaviour", '{"mask": "allowed"}')
+    with running(f"{ZOO}:StuckEnv", *flags) as producer:
+        producer.thread.join(SECONDS)
+    assert isinstance(producer.error, PolicyError)
+    told = found(producer)
+    assert [message.kind for message in told] == [Kind.BEGIN, Kind.CHUNKS, Kind.END]
+    assert told[-1].reason == f"policy_error: {producer.error}"[:249]
+    stored = store(producer.log, STREAM)
+    assert stored.report.ok, stored.report.findings
+    assert [(episode["length"], episode["abort_reason"]) for episode in stored.episodes] == [(3, told[-1].reason)] * 2
+    assert producer.value("steps_total") == 6
+
+
 def test_an_env_that_raises_with_nothing_at_hand_ends_the_incarnation() -> None:
     flags = ("--num-envs", "1", "--vectorization", "sync", "--fragment-steps", "1")
     with running(ALWAYS_ENDS, *flags) as producer:
@@ -376,6 +390,7 @@ def test_the_stream_names_how_to_make_env_and_policy_again() -> None:
         ((*REQUIRED, "--liveness-seconds", "0"), "--liveness-seconds '0'"),
         ((*REQUIRED, "--policy-arguments", "{"), "--policy-arguments"),
         ((*REQUIRED, "--behaviour", "[1]"), "--behaviour"),
+        ((*REQUIRED, "--delivery-timeout-seconds", "inf"), "--delivery-timeout-seconds"),
         ((*REQUIRED, "--connectors", "{"), "--connectors"),
         ((*REQUIRED, "--callbacks", "{"), "--callbacks"),
         ((*REQUIRED, "--first-policy", "sleep"), "--first-policy 'sleep'"),

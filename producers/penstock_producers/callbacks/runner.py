@@ -218,7 +218,17 @@ def _numbers(callback: Callbacks, given: Any) -> dict[str, float]:
                 f"{name_of(callback)}: on_episode_end() measured {value!r} as {name!r}, a {type(value).__name__}; "
                 "give a number"
             )
-    return {name: float(value) for name, value in numbers.items()}
+    return {name: _float(callback, name, value) for name, value in numbers.items()}
+
+
+def _float(callback: Callbacks, name: str, value: Any) -> float:
+    try:
+        return float(value)
+    except Exception as error:
+        raise EnvError(
+            f"{name_of(callback)}: on_episode_end() measured as {name!r} what float() does not take: {error}; give a "
+            "number that it takes"
+        ) from error
 
 
 def _origin(seed: np.int64, options: str | None) -> tuple[int | None, Mapping[str, Any] | None]:

@@ -218,6 +218,11 @@ class TorchPolicy:
         except Exception as error:
             load_weights(self._module, before)
             raise PolicyRejectedError("load", f"{what}: {type(error).__name__}: {error}") from error
+        loaded = weights_of(self._module)
+        if tied := [name for name in before if not np.array_equal(loaded[name], record.weights[name])]:
+            load_weights(self._module, before)
+            told = f"{what}: {tied[0]!r} is one with another of its weights, which the version has two values for"
+            raise PolicyRejectedError("load", told)
         if infinite := not_finite(answered):
             load_weights(self._module, before)
             told = f"{what}: {infinite} with NaN or infinity for observations of their space"
