@@ -111,6 +111,8 @@ class StreamSpec:
         if len(set(self.metrics)) < len(self.metrics):
             raise SettingsError(f"metrics {list(self.metrics)}: each name once")
         names = [*RESERVED, *(column.name for column in (*self.columns, *self.states))]
+        # As learners' tensors are named that tell what is there.
+        names += [f"{column.name}.present" for column in self.columns if column.nullable]
         twice = {name for name in names if names.count(name) > 1}
         if twice:
             raise SettingsError(f"column {sorted(twice)}: the name is taken; rename it in the policy")

@@ -15,6 +15,7 @@ from penstock_consumers.store.bucket import open_bucket
 from penstock_schemas.chunks import Ends
 from penstock_schemas.errors import SettingsError
 from tests.consumers.stores import CHUNK_STEPS, Episodes, Writer, episodes, stream
+from tests.consumers.varied import Told, store
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -251,6 +252,15 @@ def test_the_mildest_is_uniform(chooser: Chooser) -> None:
     replay = Replay.open(stored(LAYOUTS["one segment"]))
     probability = over(chooser, replay).probability(np.arange(replay.steps))
     np.testing.assert_allclose(probability, 1.0 / replay.steps)
+
+
+@pytest.mark.parametrize("scale", [1e-320, 1e-200, 1.0, 1e200, 1.7e308])
+def test_a_temperature_means_the_same_however_large_returns_are(scale: float) -> None:
+    bucket = open_bucket("memory://")
+    store(bucket, [(0, [Told(length=1, return_=of * scale) for of in (1.0, -1.0, 0.0)])])
+    probability = over(Return(), Replay.open(bucket)).probability(np.arange(3))
+    expected = np.exp(standardised(np.array([1.0, -1.0, 0.0])))
+    np.testing.assert_allclose(probability, expected / expected.sum(), rtol=1e-3)
 
 
 def test_equal_returns_are_alike() -> None:

@@ -152,6 +152,8 @@ def arrays(values: Any) -> Iterator[np.ndarray[Any, Any]]:
     """All that there are in an episode, or in what it has."""
     if isinstance(values, np.ndarray):
         yield np.ma.getdata(values)
+        if isinstance(values, np.ma.MaskedArray):
+            yield np.ma.getmaskarray(values)
     elif isinstance(values, dict | tuple):
         for value in values.values() if isinstance(values, dict) else values:
             yield from arrays(value)

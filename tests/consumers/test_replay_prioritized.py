@@ -288,6 +288,26 @@ def test_a_priority_that_is_none_changes_nothing(wrong: float) -> None:
     np.testing.assert_allclose(probability, 1.0 / len(probability))
 
 
+@pytest.mark.parametrize(
+    ("wrong", "told"), [(np.array([1j] * 5), "complex128"), (np.array(["1"] * 5), "<U1"), (np.full(5, None), "object")]
+)
+def test_what_is_no_number_changes_nothing(wrong: NDArray[Any], told: str) -> None:
+    stored = Stored()
+    prioritized = Prioritized()
+    _, beside = draw(prioritized.over(stored.index()), np.random.default_rng(0), 5)
+    with pytest.raises(SettingsError, match=f"priorities of dtype {told}: numbers from 0 to"):
+        prioritized.update(beside["index"], wrong)
+
+
+def test_what_is_above_0_may_be_drawn_however_small_it_is() -> None:
+    stored = Stored()
+    prioritized = Prioritized()
+    sampler = prioritized.over(stored.index())
+    items, beside = draw(sampler, np.random.default_rng(0), 5)
+    prioritized.update(beside["index"], np.full(5, 1e-300))
+    assert (sampler.probability(items) > 0.0).all()
+
+
 def test_the_arrays_of_an_update_are_the_callers_again() -> None:
     stored = Stored()
     prioritized = Prioritized(alpha=1.0)

@@ -3,6 +3,7 @@ from __future__ import annotations
 import functools
 import itertools
 import re
+import sys
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -373,9 +374,10 @@ def test_sequences_longer_than_any_episode_are_whole_episodes(bucket: Bucket) ->
     batch = every_window(replay, length=100)
     assert batch["observation"].shape == (5, 101, 4)
     assert batch["valid"].sum(axis=1).tolist() == [episode.length for episode in replay.episodes()]
-    packed = every_window(replay, length=1 << 40, packed=True)
-    assert_same(packed["observation"], np.concatenate([episode.observation for episode in replay.episodes()]))
-    assert packed["lengths"].tolist() == [episode.length for episode in replay.episodes()]
+    for longest in (1 << 40, sys.maxsize, 1 << 64):
+        packed = every_window(replay, length=longest, burn_in=longest, packed=True)
+        assert_same(packed["observation"], np.concatenate([episode.observation for episode in replay.episodes()]))
+        assert packed["lengths"].tolist() == [episode.length for episode in replay.episodes()]
     # However long they might be, they are drawn many at a time.
     drawn = next(replay.sequences(2, 1 << 40, packed=True))
     assert len(drawn["reward"].base) > 10 * len(drawn["reward"])

@@ -472,6 +472,7 @@ def test_what_learns_from_the_learner_does_not_draw_in_a_worker(folder: Path) ->
         ({"refresh_seconds": -1.0}, "0 or more"),
         ({"batchsize": 8}, r"arguments \['batchsize'\]: transitions takes batch_size, n_step, .*connectors$"),
         ({"view": "sequences", "n_step": 2}, r"arguments \['n_step'\]: sequences takes batch_size, length"),
+        ({"view": "scan", "where": "x"}, "where 'x': a Where, as in"),
         ({"view": "episodes", "batch_size": 2}, r"arguments \['batch_size'\]: episodes takes where"),
     ],
 )

@@ -241,13 +241,21 @@ def test_only_the_columns_that_are_asked_for_in_their_own_order(bucket: Bucket) 
             {"columns": ["reward", "rewards"]},
             r"columns \['rewards'\]: not of this view; there are observation, action",
         ),
+        ({"columns": ["reward", 1]}, r"columns \[1\]: not of this view"),
         ({"columns": []}, "columns"),
+        ({"columns": iter(["reward"])}, r"columns <list_iterator .*>: a collection of names, as in columns="),
+        ({"columns": 5}, "columns 5: a collection of names"),
         ({"columns": "reward"}, r"as in columns=\['reward'\]"),
     ],
 )
 def test_arguments_that_make_no_sense(bucket: Bucket, wrong: dict[str, Any], told: str) -> None:
     with pytest.raises(SettingsError, match=told):
         Replay.open(bucket).transitions(**{"batch_size": 8, **wrong})
+
+
+def test_names_of_columns_in_an_array(bucket: Bucket) -> None:
+    replay = Replay.open(bucket)
+    assert list(next(replay.transitions(8, columns=np.array(["step", "reward"])))) == ["reward", "step"]
 
 
 def test_the_whole_return_takes_no_more_memory_than_a_block() -> None:

@@ -196,6 +196,13 @@ def test_metrics_that_cannot_be_are_refused(metrics: tuple[Any, ...], told: str)
         dataclasses.replace(SPEC, metrics=metrics)
 
 
+def test_the_name_of_a_mask_s_tensor_is_taken() -> None:
+    mask = SPEC.infos[0]
+    present = dataclasses.replace(mask, name=f"{mask.name}.present")
+    with pytest.raises(SettingsError, match=r"column \['info\.mask\.present'\]: the name is taken"):
+        dataclasses.replace(SPEC, infos=(mask, present))
+
+
 def test_a_stream_s_own_names_leave_those_of_states_and_metrics_alone() -> None:
     """Whatever a state or a metric is named, no other column of a message or a segment has its name."""
     for name in RESERVED | {"observation", "action", "reward"}:

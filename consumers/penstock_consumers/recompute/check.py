@@ -153,7 +153,7 @@ class _Check:
             missing: str | None = episode.id
             while missing in before:
                 missing = before[missing]
-            reason = f"they look back at the part {missing}, which is not in the store"
+            reason = f"they look back at the part {missing}, which is not in the store, or lost its end"
             self._report.lost[reason] += len(episode.policy_digest)
             self._progress(episode.length)
         return self._report

@@ -10,6 +10,8 @@ import numpy as np
 from penstock_consumers.replay.where import Where
 from penstock_schemas.errors import SettingsError
 
+_MOST_STEPS = 1 << 40
+
 
 def whole(name: str, value: Any, least: int, why: str) -> int:
     """Read a whole number; raises `SettingsError` where it is none, or less than the least."""
@@ -18,6 +20,11 @@ def whole(name: str, value: Any, least: int, why: str) -> int:
     if value < least:
         raise SettingsError(f"{name} {value}: {why}")
     return int(value)
+
+
+def steps(name: str, value: Any, least: int, why: str) -> int:
+    """Read a number of steps, as `whole`; more than any episode has are as good as what can be reckoned with."""
+    return min(whole(name, value, least, why), _MOST_STEPS)
 
 
 def batch_size(value: Any) -> int:

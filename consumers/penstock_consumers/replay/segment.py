@@ -161,11 +161,15 @@ def given_dtypes(spec: StreamSpec) -> dict[str, np.dtype[Any]]:
 
 
 def masked(values: NDArray[Any], valid: NDArray[np.bool_] | None) -> np.ma.MaskedArray[Any, Any]:
-    """Mask the items of `values`, shape (n, *item shape), that are not `valid`, shape (n,); None where all are."""
-    if valid is None:
-        return np.ma.MaskedArray(values, mask=np.zeros(values.shape, np.bool_))
-    absent = (~valid).reshape(-1, *(1,) * (values.ndim - 1))
-    return np.ma.MaskedArray(values, mask=np.broadcast_to(absent, values.shape).copy())
+    """Mask the items of `values`, shape (n, *item shape), that are not `valid`, shape (n,); None where all are.
+
+    The mask may be written to where the values may.
+    """
+    mask = np.zeros(values.shape, np.bool_)
+    if valid is not None:
+        mask[~valid] = True
+    mask.flags.writeable = values.flags.writeable
+    return np.ma.MaskedArray(values, mask=mask)
 
 
 def _items(batch: pa.RecordBatch, name: str) -> NDArray[Any]:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from penstock_consumers.replay.arguments import whole
+from penstock_consumers.replay.arguments import steps
 from penstock_consumers.replay.burn_in import BurnIn
 from penstock_consumers.replay.gather import Gather, given_bytes
 from penstock_consumers.replay.lookback import Wanted
@@ -71,12 +71,12 @@ class Sequences:
         columns: Collection[str] | None,
         lens: Lens | None = None,
     ) -> None:
-        length = whole("length", length, 1, "a sequence has at least one step to learn from")
+        length = steps("length", length, 1, "a sequence has at least one step to learn from")
         shared = f"it is at least 0 and less than the length, {length}"
-        overlap = whole("overlap", overlap, 0, shared)
+        overlap = steps("overlap", overlap, 0, shared)
         if overlap >= length:
             raise SettingsError(f"overlap {overlap}: {shared}")
-        burn_in = whole("burn_in", burn_in, 0, "it is at least 0 steps")
+        burn_in = steps("burn_in", burn_in, 0, "it is at least 0 steps")
         self._spec = spec
         self._most = burn_in + length
         self._extent = None if packed else self._most

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from penstock_consumers.replay.arguments import number, whole
+from penstock_consumers.replay.arguments import number, steps
 from penstock_consumers.replay.gather import Gather, given_bytes
 from penstock_consumers.replay.index import Index
 from penstock_consumers.replay.seen import Visible
@@ -17,7 +18,7 @@ from penstock_schemas.errors import SettingsError
 from penstock_schemas.spaces import unflatten
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable, Mapping
+    from collections.abc import Callable, Iterable, Mapping
 
     from numpy.typing import NDArray
 
@@ -35,8 +36,6 @@ if TYPE_CHECKING:
 
 # Masks, discount, policy version, episode and step.
 _OWN_BYTES = 30
-# Longer than any episode is.
-_LONGEST = 1 << 40
 # So many rewards are summed at a time: what that takes beside a block is bounded, however many steps n are.
 _REWARDS_AT_A_TIME = 1 << 18
 
@@ -66,11 +65,11 @@ class Transitions:
         columns: Collection[str] | None,
         lens: Lens | None = None,
     ) -> None:
-        n_step = whole("n_step", n_step, 1, "a transition has at least one step")
+        n_step = steps("n_step", n_step, 1, "a transition has at least one step")
         if not 0.0 <= number("gamma", gamma) <= 1.0:
             raise SettingsError(f"gamma {gamma}: a discount is between 0 and 1")
         self._spec = spec
-        self._n_step = min(n_step, _LONGEST)
+        self._n_step = n_step
         self._gamma = gamma
         self.names = chosen(columns, _names(spec))
         self._lens = lens if {"observation", "next_observation"} & {*self.names} else None
@@ -112,11 +111,14 @@ def chosen(columns: Collection[str] | None, known: Mapping[str, bool]) -> tuple[
     """Choose names among those that there are, in their order; by default, all that are `known` as such."""
     if columns is None:
         return tuple(name for name, by_default in known.items() if by_default)
-    if isinstance(columns, str):
-        raise SettingsError(f"columns {columns!r}: a collection of names, as in columns=[{columns!r}]")
-    if not columns:
+    # What is given may be of any type, whatever is declared; an iterator would be used up by looking at it.
+    given: object = columns
+    if isinstance(given, str) or not isinstance(given, Collection):
+        told = repr([given]) if isinstance(given, str) else "[...]"
+        raise SettingsError(f"columns {given!r}: a collection of names, as in columns={told}")
+    if not len(columns):
         raise SettingsError(f"columns {columns!r}: a batch has at least one; there are {', '.join(known)}")
-    unknown = sorted(set(columns) - set(known))
+    unknown = [name for name in columns if name not in known]
     if unknown:
         raise SettingsError(f"columns {unknown}: not of this view; there are {', '.join(known)}")
     return tuple(name for name in known if name in columns)

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 # Above 0, and so small that it is about never drawn; nearer to 0 float32 would lose it.
 _LEAST = float(np.finfo(np.float32).smallest_normal)
 _MOST = np.finfo(np.float32).max
+_SMALLEST = np.finfo(np.float32).smallest_subnormal
 # What a float's bits are as a number, and those of the most.
 _BITS: dict[np.dtype[Any], tuple[type[np.unsignedinteger[Any]], int]] = {
     np.dtype(np.float32): (np.uint32, int(_MOST.view(np.uint32))),
@@ -226,6 +227,8 @@ class Prioritized:
 
 def _kept(priorities: NDArray[Any]) -> tuple[NDArray[np.float32], float]:
     """Copy priorities, and find the largest; raises `SettingsError` where one is none."""
+    if priorities.dtype.kind not in "biuf":
+        raise SettingsError(f"priorities of dtype {priorities.dtype}: numbers from 0 to {_MOST:.2g}")
     given = priorities if priorities.dtype in _BITS else priorities.astype(np.float64)
     # Their bits are in the same order; those of what is negative, infinite or NaN are larger than all others.
     as_bits, most = _BITS[given.dtype]
@@ -238,7 +241,11 @@ def _kept(priorities: NDArray[Any]) -> tuple[NDArray[np.float32], float]:
             )
         # Some are 0, and negative.
         bits = np.abs(given).view(as_bits).max()
-    return given.astype(np.float32), float(bits.view(given.dtype))
+    kept = given.astype(np.float32)
+    if given.dtype != kept.dtype:
+        # What is above 0 stays above it.
+        kept[(kept == 0.0) & (given != 0.0)] = _SMALLEST
+    return kept, float(bits.view(given.dtype))
 
 
 class _Prioritized(Sampler):

@@ -50,6 +50,8 @@ class Return:
                 f"{self}: there are episodes with a return of {unknown[0]}, which is more or less than no other: leave "
                 "them out by where=Where(return_=(least, most))"
             )
+        # Squares of what is as large as a float can be would be no number.
+        returns = returns / (np.abs(returns).max() or 1.0)
         each = returns[groups.begins_episode]
         spread = each.std() or 1.0
         better = np.sign(self.temperature) * (returns - each.mean()) / spread

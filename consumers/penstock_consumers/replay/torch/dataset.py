@@ -14,11 +14,11 @@ import torch
 from torch import distributed
 from torch.utils.data import IterableDataset, get_worker_info
 
+from penstock_consumers.replay.arguments import condition
 from penstock_consumers.replay.replay import Replay
 from penstock_consumers.replay.torch.share import EmptyShareError, Share
 from penstock_consumers.replay.torch.shipped import Shipped
 from penstock_consumers.replay.torch.tensors import tensors
-from penstock_consumers.replay.where import Where
 from penstock_consumers.store.bucket import is_remote, open_bucket
 from penstock_consumers.store.cache import Cache
 from penstock_schemas.errors import SettingsError, StoreUnavailableError
@@ -93,6 +93,7 @@ class ReplayDataset(IterableDataset[Any]):
         if not isinstance(store, str | Path):
             raise SettingsError(f"store {store!r}: a folder or a URL, for each worker opens the store by itself")
         _check_arguments(view, arguments)
+        condition(arguments.get("where"))
         self._store = str(store)
         self._view = view
         self._snapshot: str | Mapping[int, int] | None = snapshot
@@ -134,7 +135,7 @@ class ReplayDataset(IterableDataset[Any]):
 
     def _shared(self, worker: int, workers: int) -> Iterator[Any]:
         replay = self._open()
-        where = self._arguments.get("where") or Where()
+        where = condition(self._arguments.get("where"))
         share = Share.of_where(where, self._rank * workers + worker, self._world_size * workers)
         return _unless_empty(getattr(replay, self._view)(**{**self._arguments, "where": share}))
 
