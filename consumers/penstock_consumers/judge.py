@@ -279,6 +279,9 @@ class Judge:
         return producer
 
     def _end(self, record: Record, message: Message, verdicts: Verdicts) -> None:
+        if message.producer not in self._producers:
+            # It has nothing open, and who only ends is not worth a place in every commit.
+            return
         producer = self._newest(record, message, verdicts)
         if message.incarnation < producer.incarnation or message.sequence < producer.sequence:
             return

@@ -98,6 +98,7 @@ class ConsumerMetrics:
         self._collected = counter("objects_collected", "Objects deleted that nobody could need any more.")
         self._compacted = counter("segments_compacted", "Segments whose episodes were written into larger ones.")
         self._retired_steps = counter("steps_retired", "Steps that retention has let go.")
+        self._newest_version = 0
         self._version = Gauge(
             f"{_PREFIX}_policy_version", "The newest policy version that ended a stored episode.", registry=registry
         )
@@ -121,7 +122,8 @@ class ConsumerMetrics:
         whole = episodes.whole
         if whole.any():
             versions = episodes.policy_version[whole]
-            self._version.set(int(versions.max()))
+            self._newest_version = max(self._newest_version, int(versions.max()))
+            self._version.set(self._newest_version)
             self._statistics.observe(versions, fixed(episodes.batch, "return")[whole], episodes.length[whole])
 
     def fenced(self) -> None:

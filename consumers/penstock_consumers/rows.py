@@ -49,7 +49,10 @@ class Part:
 
 
 class Source(Protocol):
-    """Rows in one place. An item a row: the uid of its episode, its chunk's number, its steps, its bytes."""
+    """Rows in one place. An item a row: the uid of its episode, its chunk's number, its steps, its bytes.
+
+    Those are what its values are, and its producer's name.
+    """
 
     @property
     def uid(self) -> NDArray[np.int64]: ...  # noqa: D102  (told above)
@@ -75,6 +78,7 @@ class Rows:
 
     rows: ChunkRows
     uid: NDArray[np.int64]
+    bytes: NDArray[np.int64]
     provenance: Mapping[str, NDArray[Any]]
 
     @classmethod
@@ -88,7 +92,8 @@ class Rows:
             "timestamp_ms": np.array(accepted.timestamp_ms),
         }
         provenance = {name: np.broadcast_to(value, shape) for name, value in values.items()}
-        return cls(accepted.rows, accepted.uid, provenance | {"bytes": accepted.rows.bytes})
+        size = accepted.rows.bytes + len(accepted.producer.encode())
+        return cls(accepted.rows, accepted.uid, size, provenance | {"bytes": size})
 
     @property
     def chunk(self) -> NDArray[np.int32]:
@@ -99,11 +104,6 @@ class Rows:
     def steps(self) -> NDArray[np.int32]:
         """As `Source.steps`."""
         return self.rows.steps
-
-    @property
-    def bytes(self) -> NDArray[np.int64]:
-        """As `Source.bytes`."""
-        return self.rows.bytes
 
     def of(self, uids: NDArray[np.int64]) -> Rows:  # noqa: ARG002  (all are in memory as it is)
         """As `Source.of`."""

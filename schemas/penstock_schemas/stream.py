@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections import Counter
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -113,9 +114,9 @@ class StreamSpec:
         names = [*RESERVED, *(column.name for column in (*self.columns, *self.states))]
         # As learners' tensors are named that tell what is there.
         names += [f"{column.name}.present" for column in self.columns if column.nullable]
-        twice = {name for name in names if names.count(name) > 1}
+        twice = sorted(name for name, times in Counter(names).items() if times > 1)
         if twice:
-            raise SettingsError(f"column {sorted(twice)}: the name is taken; rename it in the policy")
+            raise SettingsError(f"column {twice}: the name is taken; rename it in the policy")
 
     @cached_property
     def observation_columns(self) -> tuple[Column, ...]:

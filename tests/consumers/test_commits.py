@@ -40,7 +40,7 @@ FULL = Commit(
     log_clock_ms=99,
     limits=Limits(1, 2, 3),
     producers={
-        "producer-0": ProducerEntry(5, 6, 7, "start", Envs([0, 4], [1, 2], [3, 4], [50, 60])),
+        "producer-0": ProducerEntry(5, 6, 7, "start", Envs([0, 4], [1, 2], [3, 4], [50, 60], [700, 800])),
         "über": ProducerEntry(1, 0, 0),
     },
     counters={"rows_read": 1 << 40},
@@ -87,15 +87,33 @@ def test_json_holds_a_commit() -> None:
 
 
 def test_another_format_version_is_refused() -> None:
-    data = json.dumps({**json.loads(FULL.to_json()), "format": 2}).encode()
-    with pytest.raises(StoreFormatError, match=rf"commit {FULL.name}: format version 2, this Penstock reads 1: use"):
+    data = json.dumps({**json.loads(FULL.to_json()), "format": layout.FORMAT + 1}).encode()
+    with pytest.raises(StoreFormatError, match=rf"commit {FULL.name}: format version 3, this Penstock reads 2: use"):
         Commit.from_json(data, FULL.name)
 
 
-@pytest.mark.parametrize("data", [b"", b"{", b"[]", b"7", b"{}", b'{"format":1}', FULL.to_json()[:-30]])
+@pytest.mark.parametrize("data", [b"", b"{", b"[]", b"7", b"{}", b'{"format":2}', FULL.to_json()[:-30]])
 def test_a_commit_that_does_not_read_is_named(data: bytes) -> None:
     with pytest.raises(CorruptStoreError, match=rf"commit {FULL.name}: does not read"):
         Commit.from_json(data, FULL.name)
+
+
+def test_what_is_nested_without_end_is_named_too() -> None:
+    with pytest.raises(CorruptStoreError, match=rf"commit {FULL.name}: does not read: RecursionError"):
+        Commit.from_json(b"[" * 200_000, FULL.name)
+
+
+def test_a_commit_under_another_name_is_named() -> None:
+    for other in (replace(FULL, number=FULL.number + 1), replace(FULL, partition=FULL.partition + 1)):
+        with pytest.raises(CorruptStoreError, match=f"commit {FULL.name}: it says that it is {other.name}"):
+            Commit.from_json(other.to_json(), FULL.name)
+
+
+def test_lists_of_envs_that_are_not_equally_long_do_not_read() -> None:
+    described = json.loads(FULL.to_json())
+    described["producers"]["producer-0"]["envs"]["bytes"].pop()
+    with pytest.raises(CorruptStoreError, match=r"does not read: ValueError.'lists of envs are not equally long'"):
+        Commit.from_json(json.dumps(described).encode(), FULL.name)
 
 
 def test_names_sort_as_numbers_do() -> None:

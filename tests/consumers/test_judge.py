@@ -9,13 +9,14 @@ from penstock_consumers.store.commits import Limits
 from penstock_schemas.chunks import Ends, check
 from penstock_schemas.errors import RejectedError
 from penstock_schemas.log.memory import MemoryLog
-from penstock_schemas.messages import decode
+from penstock_schemas.messages import decode, encode_end
 from tests.consumers.messages import (
     SPEC,
     TOPIC,
     Clock,
     Row,
     ScriptedProducer,
+    append,
     append_garbage,
     append_tick,
     records,
@@ -461,3 +462,11 @@ def test_a_judge_that_goes_on_knows_how_large_episodes_are(log: MemoryLog, produ
     after = Judge(Limits(max_episode_bytes=size), producers=before.entries())
     after.judge(record, decode(record, SPEC), verdicts)
     assert [abort.reason for abort in verdicts.aborted] == ["too large"]
+
+
+def test_who_only_ends_takes_no_place(log: MemoryLog, producer: ScriptedProducer) -> None:
+    """An end record is small and needs no description: it must not be one more name in every commit."""
+    append(log, encode_end(producer="nobody", incarnation=0, sequence=0, reason="stopped"), "nobody")
+    judged = Judged(log)
+    assert judged.judge.entries().keys() == {producer.name}
+    assert judged.counted("messages_valid", "messages_end", "gaps") == (2, 1, 0)

@@ -149,7 +149,9 @@ class Reference:
         name, incarnation = headers["producer"].decode(), int(headers["incarnation"])
         known = self.producers.get(name)
         sequence = int(headers["sequence"])
-        if known is None or incarnation > known.incarnation:
+        if known is None:
+            return
+        if incarnation > known.incarnation:
             known = self.start(name, incarnation, record)
         if known.incarnation != incarnation or sequence < known.sequence:
             return

@@ -351,8 +351,8 @@ def test_another_format_version(tmp_path: Path) -> None:
     writer.commit(0, episodes(writer.spec, [3]))
     for name in (layout.commit(0, 0), layout.MANIFEST):
         path = tmp_path / name
-        path.write_text(json.dumps({**json.loads(path.read_text()), "format": 2}))
-        with pytest.raises(StoreFormatError, match="format version 2, this Penstock reads 1"):
+        path.write_text(json.dumps({**json.loads(path.read_text()), "format": layout.FORMAT + 1}))
+        with pytest.raises(StoreFormatError, match="format version 3, this Penstock reads 2"):
             Replay.open(tmp_path)
 
 

@@ -59,9 +59,9 @@ def test_a_store_that_is_missing(command: str, tmp_path: Path, capsys: pytest.Ca
 
 @pytest.mark.parametrize("command", ["info", "verify"])
 def test_a_store_of_another_format(command: str, store: str, capsys: pytest.CaptureFixture[str]) -> None:
-    open_bucket(store).put(layout.MANIFEST, b'{"format": 2}')
+    open_bucket(store).put(layout.MANIFEST, b'{"format": 3}')
     assert run([command, store]) == 1
-    assert f"error: store {store}: format version 2, this Penstock reads 1" in capsys.readouterr().err
+    assert f"error: store {store}: format version 3, this Penstock reads 2" in capsys.readouterr().err
 
 
 def test_verify_without_kafka_is_an_error_that_names_it(

@@ -94,10 +94,10 @@ def test_an_empty_store_has_nothing_to_name(bucket: Bucket) -> None:
 def test_another_format_and_garbage_are_refused(bucket: Bucket, owned: Owned) -> None:
     snapshots.create(bucket, "before")
     kept = json.loads(bucket.read(NAME).to_pybytes())
-    bucket.put(NAME, json.dumps({**kept, "format": 2}).encode())
-    with pytest.raises(StoreFormatError, match=f"snapshot {NAME}: format version 2, this Penstock reads 1"):
+    bucket.put(NAME, json.dumps({**kept, "format": layout.FORMAT + 1}).encode())
+    with pytest.raises(StoreFormatError, match=f"snapshot {NAME}: format version 3, this Penstock reads 2"):
         snapshots.load(bucket, "before")
-    for data in (b"", b"[]", b"{}", b'{"format":1}', json.dumps({**kept, "partitions": {"0": {}}}).encode()):
+    for data in (b"", b"[]", b"{}", b'{"format":2}', json.dumps({**kept, "partitions": {"0": {}}}).encode()):
         bucket.put(NAME, data)
         with pytest.raises(CorruptStoreError, match=f"snapshot {NAME}: does not read"):
             Replay.open(bucket, snapshot="before")

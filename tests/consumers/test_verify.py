@@ -10,12 +10,12 @@ import pytest
 from penstock_consumers import open_rows
 from penstock_consumers.store import commits, layout, manifest, segments
 from penstock_consumers.store.bucket import open_bucket
-from penstock_consumers.store.commits import Commit, Limits, Live, SegmentEntry
+from penstock_consumers.store.commits import Commit, LastRecord, Limits, Live, SegmentEntry
 from penstock_consumers.store.manifest import Manifest
 from penstock_consumers.verify import Report, verify
 from penstock_consumers.verify import partition as verifying
 from penstock_consumers.verify.scratch import Scratch
-from penstock_schemas.chunks import Ends
+from penstock_schemas.chunks import Ends, steps
 from penstock_schemas.columns import list_column
 from penstock_schemas.errors import CorruptStoreError, StoreError, StoreMismatchError, TopicError
 from penstock_schemas.log.memory import MemoryLog
@@ -110,7 +110,7 @@ def forge(bucket: Bucket, changed: Callable[[pa.RecordBatch], pa.RecordBatch]) -
     commit = with_episodes(bucket)
     (entry,) = commit.segments_added
     batch = changed(segments.read(bucket, entry, segments.episode_schema(SPEC)))
-    forged = segments.write(bucket, layout.segment(0, commit.number), [batch], entry.steps)
+    forged = segments.write_episodes(bucket, layout.segment(0, commit.number), batch)
     change(bucket, commit.number, lambda commit: replace(commit, segments_added=(forged,)))
 
 
@@ -233,14 +233,17 @@ def test_a_commit_that_judged_no_record_may_have_other_segments_for_the_same_row
     assert newest is not None
     live = commits.live_at(bucket, newest)
 
-    def together(entries: Sequence[SegmentEntry], name: str, schema: pa.Schema) -> SegmentEntry:
-        table = pa.Table.from_batches([segments.read(bucket, entry, schema) for entry in entries])
-        batch = table.combine_chunks().to_batches()[0]
-        return segments.write(bucket, name, [batch], sum(entry.steps for entry in entries))
+    def together(entries: Sequence[SegmentEntry], schema: pa.Schema) -> pa.RecordBatch:
+        return pa.concat_batches([segments.read(bucket, entry, schema) for entry in entries])
 
     number = newest.number + 1
-    whole = together(live.segments, layout.segment(0, number), segments.episode_schema(SPEC))
-    still_open = together(live.open, layout.open_segment(0, number), segments.open_schema(SPEC))
+    episodes, rows = (
+        together(live.segments, segments.episode_schema(SPEC)),
+        together(live.open, segments.open_schema(SPEC)),
+    )
+    whole = segments.write_episodes(bucket, layout.segment(0, number), episodes)
+    steps_open = sum(entry.steps for entry in live.open)
+    still_open = segments.write(bucket, layout.open_segment(0, number), [rows], steps_open)
     compacted = after_newest(
         bucket,
         segments_added=(whole,),
@@ -321,6 +324,40 @@ def test_a_wrong_state_of_a_producer_is_found(log: MemoryLog, bucket: Bucket) ->
     assert newest is not None
     producers = {name: replace(entry, sequence=entry.sequence + 1) for name, entry in newest.producers.items()}
     change(bucket, newest.number, lambda commit: replace(commit, producers=producers), partition=1)
+    assert wrong(verify(bucket, log)) == {"commits_wrong": 1}
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"topic_id": "another"},
+        {"cluster_id": "another"},
+        {"log_clock_ms": 1},
+        {"last": LastRecord(1, 2, "0" * 64)},
+        {"last": None},
+    ],
+    ids=lambda changes: next(iter(changes)),
+)
+def test_what_the_next_owner_knows_the_log_by_is_compared(
+    log: MemoryLog, bucket: Bucket, changes: dict[str, Any]
+) -> None:
+    newest = commits.newest(bucket, 0)
+    assert newest is not None
+    change(bucket, newest.number, lambda commit: replace(commit, **changes))
+    report = verify(bucket, log)
+    assert wrong(report) == {"commits_wrong": 1}
+    assert report.findings[0].startswith(f"commit {newest.name}: its {next(iter(changes))} is ")
+
+
+@pytest.mark.parametrize(
+    "changes", [{"keys": 7}, {"ranges": None}, {"steps": 1}], ids=lambda changes: next(iter(changes))
+)
+def test_what_an_entry_says_is_held_against_the_segment(
+    log: MemoryLog, bucket: Bucket, changes: dict[str, Any]
+) -> None:
+    commit = with_episodes(bucket)
+    (entry,) = commit.segments_added
+    change(bucket, commit.number, lambda commit: replace(commit, segments_added=(replace(entry, **changes),)))
     assert wrong(verify(bucket, log)) == {"commits_wrong": 1}
 
 
@@ -496,7 +533,7 @@ def forge_open(bucket: Bucket, changed: Callable[[pa.RecordBatch], pa.RecordBatc
     commit = commits.read(bucket, 0, 3)
     (entry,) = commit.open_added
     batch = changed(segments.read(bucket, entry, segments.open_schema(SPEC)))
-    forged = segments.write(bucket, layout.open_segment(0, 3), [batch], entry.steps)
+    forged = segments.write(bucket, layout.open_segment(0, 3), [batch], int(steps(batch).sum()))
     change(bucket, 3, lambda commit: replace(commit, open_added=(forged,)))
 
 
@@ -662,7 +699,7 @@ def test_not_a_number_is_a_value_like_any_other() -> None:
     report = verify(bucket, log)
     assert (report.ok, wrong(report)) == (True, {})
     forged = first_reward_changed(stored)
-    written = segments.write(bucket, layout.segment(0, 0), [forged], entry.steps)
+    written = segments.write_episodes(bucket, layout.segment(0, 0), forged)
     change(bucket, 0, lambda commit: replace(commit, segments_added=(written,), live=Live((written,))))
     assert wrong(verify(bucket, log)) == {"episodes_wrong": 1, "steps_wrong": 3}
 

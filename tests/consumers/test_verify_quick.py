@@ -304,6 +304,19 @@ def test_a_snapshot_that_does_not_read_is_found(bucket: Bucket, owned: Owned, ho
 SPARE = SegmentEntry(f"segments/00000/{'0' * 12}-{'a' * 32}.arrow", 1, 1, 1, 1)
 
 
+@pytest.mark.parametrize("of", [[0.0, -0.0], [-0.0, 0.0], [-0.0, -0.0]])
+def test_a_zero_is_a_zero_whatever_its_sign(bucket: Bucket, of: list[float]) -> None:
+    """As rewards of minus a cost are where there is none."""
+    writer = Writer(bucket, stream())
+    stored = episodes(writer.spec, [3, 2])
+    place = stored.batch.schema.get_field_index("return")
+    batch = stored.batch.set_column(place, stored.batch.schema.field(place), pa.array(of))
+    counters = {"episodes_ended": 2, "steps_ended": 5}
+    writer.commit(0, replace(stored, batch=batch), high_water=1, counters=counters)
+    report = quick(bucket)
+    assert (report.ok, report.findings) == (True, [])
+
+
 def test_not_a_number_is_a_value_like_any_other(bucket: Bucket) -> None:
     writer = Writer(bucket, stream())
     stored = episodes(writer.spec, [3, 2])

@@ -307,6 +307,16 @@ def test_metrics_tell_what_happened(log: MemoryLog, bucket: Bucket, clock: Clock
     assert member.value("policy_version") == 0
 
 
+def test_the_newest_version_stays_the_newest_when_an_older_one_ends_an_episode_later(
+    log: MemoryLog, bucket: Bucket, clock: Clock
+) -> None:
+    producer, member = begun(log), Member(log, bucket, clock)
+    for env, number in ((0, 5), (1, 2)):
+        producer.send(Row(env, number, 0, 0, 2, Ends.TERMINATED))
+        drain(log, bucket, member)
+        assert member.value("policy_version") == 5
+
+
 # Where the log is not what the store has read.
 
 

@@ -119,6 +119,10 @@ class Envs:
     step: list[int] = field(default_factory=list)
     bytes: list[int] = field(default_factory=list)
 
+    def __post_init__(self) -> None:
+        if len({len(column) for column in (self.env, self.episode, self.chunk, self.step, self.bytes)}) > 1:
+            raise ValueError("lists of envs are not equally long")
+
 
 @dataclass(frozen=True, slots=True)
 class ProducerEntry:
@@ -223,9 +227,12 @@ class Commit:
                     f"commit {name}: format version {version}, this Penstock reads {layout.FORMAT}: "
                     "use the version of Penstock that wrote it"
                 )
-            return cls(**{**read, **_parts(read)})
-        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            commit = cls(**{**read, **_parts(read)})
+        except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
             raise CorruptStoreError(f"commit {name}: does not read: {error!r}") from error
+        if commit.name != name:
+            raise CorruptStoreError(f"commit {name}: it says that it is {commit.name}: restore it")
+        return commit
 
 
 def in_log_order(segments: Iterable[SegmentEntry]) -> list[SegmentEntry]:

@@ -14,7 +14,7 @@ from __future__ import annotations
 import re
 import uuid
 
-FORMAT = 1
+FORMAT = 2
 MANIFEST = "store.json"
 COMMITS = "commits/"
 # Of whole episodes, and open ones.

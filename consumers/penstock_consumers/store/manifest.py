@@ -45,13 +45,20 @@ def load(bucket: Bucket) -> Manifest | None:
         read = json.loads(data)
         version = read["format"]
         if version == layout.FORMAT:
-            return Manifest(StreamSpec.from_json(read["spec"]), read["topic_id"], read["cluster_id"])
-    except (ValueError, KeyError, TypeError, PenstockError) as error:
+            fingerprint = read["fingerprint"]
+            found = Manifest(StreamSpec.from_json(read["spec"]), read["topic_id"], read["cluster_id"])
+    except (ValueError, KeyError, TypeError, RecursionError, PenstockError) as error:
         raise CorruptStoreError(f"store {bucket.url}: its {layout.MANIFEST} does not read: {error!r}") from error
-    raise StoreFormatError(
-        f"store {bucket.url}: format version {version}, this Penstock reads {layout.FORMAT}: "
-        "use the version of Penstock that wrote it, or another store"
-    )
+    if version != layout.FORMAT:
+        raise StoreFormatError(
+            f"store {bucket.url}: format version {version}, this Penstock reads {layout.FORMAT}: "
+            "use the version of Penstock that wrote it, or another store"
+        )
+    if fingerprint != found.spec.fingerprint.hex():
+        raise CorruptStoreError(
+            f"store {bucket.url}: the fingerprint in its {layout.MANIFEST} is not that of its spec: restore it"
+        )
+    return found
 
 
 def establish(bucket: Bucket, manifest: Manifest) -> Manifest:

@@ -164,8 +164,9 @@ def _acting(batch: pa.RecordBatch) -> NDArray[np.int64]:
 
 
 def _span(values: NDArray[Any]) -> tuple[Any, Any]:
-    """The least and the largest of the values that are numbers; NaN where none is."""
-    return np.fmin.reduce(values).item(), np.fmax.reduce(values).item()
+    """The least and the largest of the values that are numbers, 0 for -0; NaN where none is."""
+    zero = values.dtype.type(0)
+    return (np.fmin.reduce(values) + zero).item(), (np.fmax.reduce(values) + zero).item()
 
 
 def read(bucket: Bucket, entry: SegmentEntry, schema: pa.Schema) -> pa.RecordBatch:

@@ -155,7 +155,7 @@ def _from_json(data: bytes, path: str) -> dict[int, Held]:
                 int(number): Held(int(of["commit"]), Live.from_json(of["live"]))
                 for number, of in read["partitions"].items()
             }
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise CorruptStoreError(f"snapshot {path}: does not read: {error!r}; remove or restore it") from error
     raise StoreFormatError(
         f"snapshot {path}: format version {version}, this Penstock reads {layout.FORMAT}: "

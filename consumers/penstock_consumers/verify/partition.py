@@ -12,6 +12,7 @@ from penstock_consumers.partition import Partition
 from penstock_consumers.store import commits, segments
 from penstock_consumers.store.commits import Live
 from penstock_consumers.store.replay_store import ReplayStore
+from penstock_consumers.verify.entries import fault_of_episodes, fault_of_rows
 from penstock_consumers.verify.keyed import Keyed
 from penstock_consumers.verify.opened import EPISODE, open_episodes
 from penstock_consumers.verify.retirement import Retirement
@@ -20,7 +21,7 @@ from penstock_schemas.chunks import fixed, steps
 from penstock_schemas.errors import CorruptStoreError, TopicError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Callable, Iterable, Iterator
 
     from numpy.typing import NDArray
 
@@ -55,7 +56,8 @@ class Verification:
         self._report = report
         self._progress = progress
         self._live = commits.live_at(bucket, newest)
-        self._stored = Keyed(self._read(self._live.segments, segments.episode_schema(found.spec)), EPISODE)
+        stored = self._read(self._live.segments, segments.episode_schema(found.spec), fault_of_episodes)
+        self._stored = Keyed(stored, EPISODE)
         # What judging the log again has come to: its newest commit, and the segments that are open there.
         self._scratch = Scratch(found)
         self._store = ReplayStore(self._scratch, found.spec.stream, topic)
@@ -91,7 +93,12 @@ class Verification:
         self._count_stored()
         self._count_beyond(offset)
 
-    def _read(self, entries: Iterable[SegmentEntry], schema: pa.Schema) -> list[pa.RecordBatch]:
+    def _read(
+        self,
+        entries: Iterable[SegmentEntry],
+        schema: pa.Schema,
+        fault_of: Callable[[SegmentEntry, pa.RecordBatch], str | None],
+    ) -> list[pa.RecordBatch]:
         """Read segments of the store; those that are damaged are counted, and left out where they do not read."""
         report = self._report
         batches = []
@@ -105,6 +112,9 @@ class Verification:
             if not segments.intact(self._bucket, entry):
                 report.segments_damaged += 1
                 report.found(f"segment {entry.name}: its bytes are not those that were written")
+            elif fault := fault_of(entry, batches[-1]):
+                report.commits_wrong += 1
+                report.found(fault)
         return batches
 
     def _begin(self, start: int) -> Commit | None:
@@ -215,6 +225,13 @@ class Verification:
         if newest.producers != (judged.producers if judged else {}):
             report.commits_wrong += 1
             report.found(f"commit {newest.name}: its producers are not those of the log")
+        # By these the next owner of the partition knows the log again, and tells its time.
+        for name in ("topic_id", "cluster_id", "last", "log_clock_ms") if judged else ():
+            if getattr(newest, name) != getattr(judged, name):
+                report.commits_wrong += 1
+                report.found(
+                    f"commit {newest.name}: its {name} is {getattr(newest, name)}, the log says {getattr(judged, name)}"
+                )
 
     def _compare_open(self) -> None:
         """Compare the rows of open episodes: of them the next commits are made."""
@@ -225,7 +242,7 @@ class Verification:
             [batch.filter(pa.array(still_open.find(batch) >= 0)) for batch in batches]
             for batches in (
                 [segments.read(self._scratch, entry, schema) for entry in self._open],
-                self._read(self._live.open, schema),
+                self._read(self._live.open, schema, fault_of_rows),
             )
         )
         rows = Keyed(stored, _ROW)

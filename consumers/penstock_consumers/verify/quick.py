@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from functools import reduce
-from math import nan
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
@@ -13,20 +12,17 @@ import pyarrow as pa
 from penstock_consumers.progress import Progress
 from penstock_consumers.replay.snapshot import existing
 from penstock_consumers.store import commits, layout, segments, snapshots
-from penstock_consumers.store.commits import FULL_EVERY, Live, Ranges, Retired
-from penstock_consumers.store.segments import MOST_PRODUCERS
+from penstock_consumers.store.commits import FULL_EVERY, Live, Retired
+from penstock_consumers.verify.entries import fault_of_episodes, fault_of_rows
 from penstock_consumers.verify.keyed import Keyed
 from penstock_consumers.verify.opened import EPISODE, open_episodes
 from penstock_consumers.verify.report import Report
 from penstock_consumers.verify.traces import expect_no_traces
 from penstock_schemas.chunks import fixed, steps
 from penstock_schemas.errors import CorruptStoreError
-from penstock_schemas.stream import METRIC
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-
-    from numpy.typing import NDArray
 
     from penstock_consumers.store.bucket import Bucket
     from penstock_consumers.store.commits import Commit, SegmentEntry
@@ -190,10 +186,7 @@ class _Quick:
             report.steps_stored += int(lengths.sum())
             versions = np.unique(batch.column("policy_version").flatten().to_numpy())
             report.policy_versions = np.union1d(np.array(report.policy_versions, np.int64), versions).tolist()
-            told, found = (entry.steps, entry.ranges, entry.keys), _described(batch)
-            # By how they read, since what is not a number equals nothing, itself included.
-            if repr(told) != repr(found):
-                fault = f"segment {entry.name}: its commit names steps, ranges and keys {told}, it has {found}"
+            if fault := fault_of_episodes(entry, batch):
                 self._wrong(entry.name, fault)
             if entry.name in known.certain:
                 # What is taken is copied, so that no more of the segment stays in memory.
@@ -217,8 +210,8 @@ class _Quick:
             rows += of_open.num_rows
             self._report.rows_open += of_open.num_rows
             self._report.steps_open += int(steps(of_open).sum())
-            if entry.steps != (found := int(steps(batch).sum())):
-                self._wrong(entry.name, f"segment {entry.name}: its commit names {entry.steps} steps, it has {found}")
+            if fault := fault_of_rows(entry, batch):
+                self._wrong(entry.name, fault)
         return rows
 
     def _check_conservation(self, live: Live, newest: Commit, rows_open: int) -> None:
@@ -258,37 +251,6 @@ class _Quick:
         self._report.commits_wrong += 1
         self._met.wrong.add(name)
         self._report.found(fault)
-
-
-def _described(batch: pa.RecordBatch) -> tuple[int, Ranges, int]:
-    """What an entry says of a segment, told from its episodes: steps, ranges and the sum of keys."""
-
-    def span(values: NDArray[Any]) -> tuple[Any, Any]:
-        numbers = values[~np.isnan(values)]
-        return (numbers.min().item(), numbers.max().item()) if len(numbers) else (nan, nan)
-
-    producers = set(batch.column("producer").to_pylist())
-    # The last chunk of an aborted episode may have no step.
-    first = batch.column("chunk_first_step")
-    length = np.repeat(fixed(batch, "length"), first.value_lengths().to_numpy())
-    versions = batch.column("policy_version").flatten().to_numpy()
-    acted = versions[first.flatten().to_numpy() != length]
-    measured = {
-        name.removeprefix(METRIC): [value for value in batch.column(name).to_pylist() if value is not None]
-        for name in batch.schema.names
-        if name.startswith(METRIC)
-    }
-    ranges = Ranges(
-        closed_offset=span(fixed(batch, "closed_offset")),
-        closed_ms=span(fixed(batch, "closed_ms")),
-        length=span(fixed(batch, "length")),
-        return_=span(fixed(batch, "return")),
-        policy_version=span(acted if len(acted) else versions),
-        ends=tuple(sorted(set(fixed(batch, "ends").tolist()))),
-        producers=None if len(producers) > MOST_PRODUCERS else tuple(sorted(producers)),
-        metrics={name: span(np.array(values)) for name, values in measured.items() if not np.isnan(values).all()},
-    )
-    return int(fixed(batch, "length").sum()), ranges, segments.key_sum(batch)
 
 
 def _check_snapshot(bucket: Bucket, name: str, report: Report, met: _Met, progress: Progress) -> None:

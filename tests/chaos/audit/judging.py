@@ -177,6 +177,8 @@ class ReferenceJudge:
         return known
 
     def _end(self, record: LogRecord, message: PlainMessage) -> None:
+        if message.producer not in self.producers:
+            return
         known = self._newest(record, message)
         if message.incarnation == known.incarnation and message.sequence >= known.sequence:
             self._expect(record, known, message.sequence)
