@@ -162,7 +162,7 @@ def produce(
             reason = f"{'env' if isinstance(error, EnvError) else 'policy'}_error: {error}"
             publish(rollout.close())
             raise
-        except Exception as error:
+        except BaseException as error:
             reason = f"error: {error!r}"
             raise
         finally:

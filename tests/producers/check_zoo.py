@@ -67,6 +67,11 @@ class DictEnv(WalkEnv):
         }
 
 
+class ExtraKeyEnv(DictEnv):
+    def observe(self) -> Any:
+        return super().observe() | {"more": 1}
+
+
 class RaisingEnv(WalkEnv):
     def step(self, action: Any) -> Any:
         if self.steps == AT - 1:
@@ -244,6 +249,13 @@ class RememberingEnv(WalkEnv):
         super().reset(**given)
         self.place = place
         return self.observe(), {}
+
+
+class LateSeedEnv(WalkEnv):
+    """Heeds no seed in its second reset."""
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
+        return super().reset(seed=None if self.episode == 0 else seed)
 
 
 class DriftingEnv(WalkEnv):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
 from typing import Any
 
 import gymnasium
@@ -262,6 +263,18 @@ class FailingEnv(CountingEnv):
         if self.steps == 3 and self.dying == self.counter.seed:
             os._exit(1)
         return self.observe(), 0.0, False, False, {}
+
+
+class LeavingEnv(CountingEnv):
+    """Ends the interpreter at its third step."""
+
+    def __init__(self) -> None:
+        super().__init__(longest=10**6)
+
+    def step(self, action: Any) -> Any:
+        if self.counter.step_ == 2:
+            sys.exit(0)
+        return super().step(action)
 
 
 class InformingEnv(CountingEnv):

@@ -304,21 +304,18 @@ def test_numbers_of_every_kind_are_measured(value: Any) -> None:
         assert play.rows()[0]["metric.score"] == 1.0
 
 
+@pytest.mark.parametrize("kind", [ZeroDivisionError, SystemExit])
 @pytest.mark.parametrize("hook", ["on_envs_created", "on_reset", "on_episode_start", "on_step", "on_episode_end"])
-def test_what_a_callback_raises_is_told_with_its_name(hook: str) -> None:
+def test_what_a_callback_raises_is_told_with_its_name(hook: str, kind: type[BaseException]) -> None:
     def fail(*_: Any) -> None:
-        raise ZeroDivisionError("by zero")
+        raise kind("by zero")
 
     fail.__name__ = hook
     broken = type("Broken", (Callbacks,), {hook: fail})()
-    with (
-        closing(in_process()) as envs,
-        pytest.raises(
-            EnvError, match=rf"callback Broken: {hook}\(\) raised ZeroDivisionError: by zero; mend the callback"
-        ) as raised,
-    ):
+    told = rf"callback Broken: {hook}\(\) raised {kind.__name__}: by zero; mend the callback"
+    with closing(in_process()) as envs, pytest.raises(EnvError, match=told) as raised:
         Play(envs, broken).until(lambda: False)
-    assert isinstance(raised.value.__cause__, ZeroDivisionError)
+    assert isinstance(raised.value.__cause__, kind)
 
 
 def test_callbacks_are_made_by_name() -> None:

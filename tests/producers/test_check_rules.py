@@ -30,6 +30,7 @@ SINGLE_BREAKERS: list[tuple[str, Rule, int, int]] = [
     ("StretchingEnv", Rule.SPACES_FIXED, 1, 0),
     ("WideEnv", Rule.OBSERVATION_SPACE, 0, AT),
     ("LongEnv", Rule.OBSERVATION_SPACE, 0, AT),
+    ("ExtraKeyEnv", Rule.OBSERVATION_SPACE, 0, 0),
     ("OutsideEnv", Rule.OBSERVATION_BOUNDS, 0, AT),
     ("NanEnv", Rule.OBSERVATION_BOUNDS, 0, AT),
     ("InfiniteRewardEnv", Rule.FINITE_REWARD, 0, AT),
@@ -41,6 +42,7 @@ SINGLE_BREAKERS: list[tuple[str, Rule, int, int]] = [
     ("UnseededEnv", Rule.SEEDING, 0, AT),
     ("RememberingEnv", Rule.SEEDING, 0, 0),
     ("DriftingEnv", Rule.SEEDING, 0, 1),
+    ("LateSeedEnv", Rule.SEEDING, 1, 0),
 ]
 
 

@@ -16,7 +16,7 @@ from penstock_producers.fragment import ActingPolicy, ClosedFragment, Fragment, 
 from penstock_producers.fragment.split import TEXT_BYTES
 from penstock_producers.publisher import message_room
 from penstock_schemas.chunks import Exploration, check
-from penstock_schemas.errors import TooLargeError
+from penstock_schemas.errors import EnvError, TooLargeError
 from penstock_schemas.messages import encode_chunks
 from penstock_schemas.spaces import Box
 from tests.producers.recorder import (
@@ -333,11 +333,33 @@ def test_reset_options_that_do_not_fit_into_a_message_are_refused() -> None:
     assert isinstance(answer, Answer)
     assert reset.resets is not None
     options = np.array(["x" * 5000], object)
-    fragment.append(reset._replace(resets=reset.resets._replace(options=options)))
+    with pytest.raises(EnvError, match="env 0: reset options of 5000 characters are too long: one step of the stream"):
+        fragment.append(reset._replace(resets=reset.resets._replace(options=options)))
+    # What was recorded before is there still, and what comes after it.
+    fragment.append(reset)
     fragment.sent(sent.env, sent.drawn)
     fragment.append(answer)
-    with pytest.raises(TooLargeError, match=r"takes 51\d\d bytes, a message holds 4096: give shorter reset options"):
-        fragment.close()
+    assert fragment.close().steps == 1
+
+
+def test_long_reset_options_leave_room_for_fewer_steps_of_a_chunk() -> None:
+    spec = spec_of()
+    fragment = Fragment(spec, 2, 400, 1 << 14)
+    fragment.use(POLICY)
+    options = np.array(["ü" * 4_000, None], object)
+    for at, told in enumerate(islice(answers(spec, 2, "next step", np.random.default_rng(3), 0.0), 601)):
+        if isinstance(told, Sent):
+            fragment.sent(told.env, told.drawn)
+        elif at == 0:
+            assert told.resets is not None
+            fragment.append(told._replace(resets=told.resets._replace(options=options)))
+        else:
+            fragment.append(told)
+    closed = fragment.close()
+    assert closed.steps == 600
+    rows = [row for batch in closed.batches for row in batch.to_pylist()]
+    assert [row["reset_options"] for row in rows if row["chunk"] == 0] == options.tolist()
+    assert all(batch.nbytes <= 1 << 14 for batch in closed.batches)
 
 
 def test_large_observations_are_laid_out_by_env_and_come_out_the_same() -> None:

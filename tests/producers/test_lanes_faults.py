@@ -215,6 +215,9 @@ class Foreign:
         ),
         ((np.zeros(3, np.float32), 0.0, False, False, [1]), "env_info: the info is no dict but a list"),
         ((np.zeros(3, np.float32), 0.0, np.zeros(2), False, {}), r"env_raised: step\(\) gave a ndarray where a bool"),
+        ((np.zeros(3, np.float32), 0.0, "False", False, {}), r"env_raised: step\(\) gave a str where a bool belongs"),
+        ((np.zeros(3, np.float32), 0.0, False, np.nan, {}), r"env_raised: step\(\) gave a float where a bool belongs"),
+        ((np.zeros(3, np.float32), 0.0, None, False, {}), r"env_raised: step\(\) gave a NoneType where a bool"),
     ],
 )
 def test_each_wrong_answer_is_named(answer: Any, reason: str) -> None:

@@ -154,6 +154,14 @@ def test_a_worker_that_died_after_it_told_of_a_fault_is_not_lost_again_later() -
         assert lanes.faults == {"env_raised": 1}
 
 
+def test_a_worker_that_is_closed_while_it_starts_again_says_nothing(capfd: pytest.CaptureFixture[str]) -> None:
+    with closing(workers(2, 2, containment=Containment(backoff=0.0))) as lanes:
+        driver = Driver(lanes, 2)
+        processes(lanes)[1].kill()
+        driver.run(lambda: lanes._workers.lanes[1].state is State.STARTING)
+    assert capfd.readouterr().err == ""
+
+
 def test_a_lost_worker_is_no_fault_of_an_env_that_was_down() -> None:
     with closing(workers(2, 1, wrong="raise", bad=1, one_in=1, containment=Containment(backoff=1000.0))) as lanes:
         driver = Driver(lanes, 2)

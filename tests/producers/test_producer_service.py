@@ -204,14 +204,17 @@ def test_boxes_are_drawn_recorded_and_sent_clipped() -> None:
     assert any(abs(action[0]) > 2 for episode in stored.episodes for action in episode["action"])
 
 
-def test_an_env_that_raises_ends_the_incarnation_with_what_came_before() -> None:
-    with running(f"{ZOO}:FailingEnv", "--num-envs", "2", "--vectorization", "sync") as producer:
+@pytest.mark.parametrize(
+    ("env", "raised"), [("FailingEnv", "ValueError: the pole is missing"), ("LeavingEnv", "SystemExit: 0")]
+)
+def test_an_env_that_raises_ends_the_incarnation_with_what_came_before(env: str, raised: str) -> None:
+    with running(f"{ZOO}:{env}", "--num-envs", "2", "--vectorization", "sync") as producer:
         producer.thread.join(SECONDS)
     assert isinstance(producer.error, EnvError)
     told = found(producer)
     assert [message.kind for message in told] == [Kind.BEGIN, Kind.CHUNKS, Kind.END]
     reason = f"env_error: {producer.error}"
-    assert "step() raised ValueError: the pole is missing" in reason
+    assert f"step() raised {raised}" in reason
     stored = store(producer.log, STREAM)
     assert stored.report.ok, stored.report.findings
     assert [(episode["length"], episode["abort_reason"]) for episode in stored.episodes] == [(2, reason[:249])] * 2

@@ -11,6 +11,7 @@ import numpy as np
 from penstock_producers.callbacks.base import BegunEpisode, EndedEpisode
 from penstock_producers.callbacks.compose import CallbackList, name_of
 from penstock_producers.envs import Lanes
+from penstock_producers.envs.lanes.containment import CONTAINED
 from penstock_schemas.chunks import Ends
 from penstock_schemas.errors import EnvError
 from penstock_schemas.stream import INFO
@@ -192,7 +193,7 @@ class _Asking:
 def _call(method: Callable[..., Any], callback: Callbacks, *arguments: Any) -> Any:
     try:
         return method(*arguments)
-    except Exception as error:
+    except CONTAINED as error:
         raise EnvError(
             f"{name_of(callback)}: {method.__name__}() raised {type(error).__name__}: {error}; mend the callback, its "
             "own traceback comes with this error"

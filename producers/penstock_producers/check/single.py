@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 
 SINGLE = "single"
 _STEP_PARTS = 5
+# So many later episodes are compared with those of envs that begin with them: odd and even resets are among them.
+_LATER_SEEDS = 3
 _NO_TWIN = "not compared with a twin, since it breaks more basic rules"
 
 
@@ -34,7 +36,7 @@ class _Stop(Exception):  # noqa: N818  (no error: what was found stands among th
 def check_single(source: EnvSource, *, steps: int, seed: int) -> ModeReport:
     """Check one env by itself for so many steps, then whether its seeds reproduce them.
 
-    Every other episode is reset without a seed: those go on with the generator of the one before.
+    Every third episode is reset without a seed: those go on with the generator of the one before.
     """
     findings = Findings()
     life: list[Episode] = []
@@ -81,17 +83,18 @@ class _Run:
         done = True
         for _ in range(steps):
             if done:
-                self._reset(None if len(self.life) % 2 else seed + len(self.life))
+                self._reset(None if len(self.life) % 3 == 2 else seed + len(self.life))  # noqa: PLR2004  (every third)
             done = self._take(sampler.sample())
         self._reset_with_options(seed)
         self._check_spaces(thoroughly=True)
         self._check_held(self._held)
 
-    def check_replay(self, env: AnyEnv, which: str) -> None:
-        """Have an env live through the same episodes again."""
+    def check_replay(self, env: AnyEnv, which: str, episodes: slice = slice(None)) -> None:
+        """Have an env live through the same episodes again, or some of them."""
+        life, first = self.life[episodes], episodes.start or 0
         try:
-            for _, episode, step, expected, found in replay(env, self.life, self.observation_space, self.action_space):
-                self._episode, self._step = episode, step
+            for _, episode, step, expected, found in replay(env, life, self.observation_space, self.action_space):
+                self._episode, self._step = first + episode, step
                 self._add(Rule.SEEDING, f"{found}, as before", f"{expected} in {which}")
         except Exception as error:  # noqa: BLE001 - whatever an env raises is a finding
             self._add(Rule.SEEDING, "the same episodes again", f"{raised(error)} in {which}")
@@ -222,10 +225,24 @@ def _check_seeding(source: EnvSource, run: _Run, findings: Findings) -> str:
             return _NO_TWIN
         run.check_replay(new, "a new env")
         run.check_replay(run.env, "the same env, reset with the same seed")
+        # A twin that is reset as often would heed as many seeds.
+        later = [number for number, episode in enumerate(run.life) if number and episode.seed is not None]
+        for number in later[:_LATER_SEEDS] if Rule.SEEDING not in findings else ():
+            _check_alone(source, run, number)
     finally:
         with suppress(Exception):  # its twin's close() is judged
             new.close()
     return "compared with a twin"
+
+
+def _check_alone(source: EnvSource, run: _Run, number: int) -> None:
+    """Have an env begin with an episode that was another's later one."""
+    env = source.single(0)
+    try:
+        run.check_replay(env, "a new env that begins with it", slice(number, number + 1))
+    finally:
+        with suppress(Exception):
+            env.close()
 
 
 def _close(env: AnyEnv, episodes: int, findings: Findings) -> None:

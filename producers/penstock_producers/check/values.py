@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from penstock_producers.check.rules import Rule
-from penstock_schemas.spaces import Box, MultiBinary, Text, flatten, leaves
+from penstock_schemas.spaces import Box, Dict, MultiBinary, Text, Tuple, flatten, leaves
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -42,6 +42,8 @@ def misfit(space: Space, value: Any) -> Misfit | None:
     except (TypeError, KeyError, ValueError, IndexError) as error:
         found = f"a {type(value).__name__} ({type(error).__name__}: {error})"
         return Misfit(Rule.OBSERVATION_SPACE, f"the structure of {type(space).__name__}", found)
+    if unknown := _unknown(space, value, "observation"):
+        return Misfit(Rule.OBSERVATION_SPACE, f"the structure of {type(space).__name__}", f"{unknown} too")
     outside = None
     for leaf, part in zip(leaves(space), parts, strict=True):
         name = leaf.name("observation")
@@ -52,6 +54,21 @@ def misfit(space: Space, value: Any) -> Misfit | None:
             return Misfit(Rule.OBSERVATION_SPACE, expected, found)
         outside = outside or _outside(leaf.space, part, name)
     return outside
+
+
+def _unknown(space: Space, value: Any, name: str) -> str | None:
+    """Name a key that a Dict space has not; None where there is none."""
+    if isinstance(space, Dict):
+        known = dict(space.spaces)
+        for key in value:
+            found = _unknown(known[key], value[key], f"{name}.{key}") if key in known else f"{name}.{key}"
+            if found:
+                return found
+    elif isinstance(space, Tuple):
+        for at, (inner, part) in enumerate(zip(space.spaces, value, strict=True)):
+            if found := _unknown(inner, part, f"{name}.{at}"):
+                return found
+    return None
 
 
 def difference(

@@ -10,6 +10,7 @@ from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv
 
 from penstock_producers.envs.closing import close_vector_env
 from penstock_producers.envs.infos import info_columns
+from penstock_producers.envs.lanes.containment import CONTAINED
 from penstock_producers.envs.options import options_from_json, options_to_json
 from penstock_producers.envs.rows import Answer, Rows
 from penstock_producers.envs.vector_infos import VectorInfos, each_info, final_infos
@@ -171,7 +172,7 @@ class CanonicalEnv:
             return self._nothing
         try:
             batch, reward, terminated, truncated, infos = self._env.step(action)
-        except Exception as error:
+        except CONTAINED as error:
             raise self._failure("step", error) from error
         observation = self._observations.read(batch)
         self._check_columns(reward, terminated, truncated)
@@ -216,13 +217,13 @@ class CanonicalEnv:
         """Close the environment, and end its processes where it has any, even those that no longer answer."""
         try:
             close_vector_env(self._env)
-        except Exception as error:
+        except CONTAINED as error:
             raise self._failure("close", error) from error
 
     def _reset(self, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Leaves, dict[str, Any]]:
         try:
             batch, infos = self._env.reset(seed=seed, options=options)
-        except Exception as error:
+        except CONTAINED as error:
             raise self._failure("reset", error) from error
         if not isinstance(infos, dict):
             raise self._no_dict(infos)
@@ -255,7 +256,7 @@ class CanonicalEnv:
         self._reset()
         try:
             _, reward, _, _, _ = self._env.step(self._random_actions().sample())
-        except Exception as error:
+        except CONTAINED as error:
             raise self._failure("step", error) from error
         dtype = getattr(reward, "dtype", None)
         if not isinstance(dtype, np.dtype) or dtype.kind not in "fiu":
@@ -278,7 +279,7 @@ class CanonicalEnv:
         for _ in range(_PROBE_STEPS):
             try:
                 _, _, terminated, truncated, infos = self._env.step(actions.sample())
-            except Exception as error:
+            except CONTAINED as error:
                 raise self._failure("step", error) from error
             yield infos
             yield final_infos(infos, self._name)
@@ -311,7 +312,7 @@ class CanonicalEnv:
             f"environment {self._name}: infos must be a dict, but is a {type(infos).__name__}; mend the environment"
         )
 
-    def _failure(self, call: str, error: Exception) -> EnvError:
+    def _failure(self, call: str, error: BaseException) -> EnvError:
         return EnvError(
             f"environment {self._name}: {call}() raised {type(error).__name__}: {error}; mend the environment, "
             "its own traceback comes with this error"

@@ -19,10 +19,10 @@ from penstock_producers.fragment.recording import ActingColumns, ActingPolicy, R
 from penstock_producers.fragment.split import longest_chunk, split
 from penstock_schemas.chunks import Ends
 from penstock_schemas.columns import item_column, list_column, ranges
-from penstock_schemas.errors import PolicyError
+from penstock_schemas.errors import EnvError, PolicyError, TooLargeError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     from numpy.typing import NDArray
 
@@ -135,7 +135,13 @@ class Fragment:
         self._log.acted(env, drawn, len(self._policies) - 1)
 
     def append(self, answer: Answer) -> None:
-        """Copy what the envs answered."""
+        """Copy what the envs answered.
+
+        Raises `EnvError` for reset options with which no step fits into a message; nothing is copied then.
+        """
+        for rows in (answer.steps, answer.resets):
+            if rows is not None and rows.options is not None:
+                self._check_options(rows.env, rows.options)
         if answer.steps is not None:
             self._log.steps(answer.steps)
             self._count(answer.steps.env)
@@ -155,7 +161,8 @@ class Fragment:
         """Turn the rows into chunk rows, and begin the next fragment with the episodes that are open."""
         log, standing = self._log, self._standing
         runs = runs_of(log)
-        pieces = pieces_of(log, runs, standing.step(runs), self._cut_steps, self._longest)
+        longest = self._longest if not log.options else self._longest_beside(log.options.values())
+        pieces = pieces_of(log, runs, standing.step(runs), self._cut_steps, longest)
         names = standing.name(runs, pieces)
         finished = standing.finish(log, runs)
         closed = ClosedFragment(
@@ -171,6 +178,19 @@ class Fragment:
         self._alone.fill(0)
         self._resets.fill(0)
         return closed
+
+    def _check_options(self, env: NDArray[np.int32], options: NDArray[Any]) -> None:
+        for index, text in zip(env.tolist(), options.tolist(), strict=True):
+            try:
+                self._longest_beside([text or ""])
+            except TooLargeError as error:
+                raise EnvError(
+                    f"env {index}: reset options of {len(text)} characters are too long: {error}; or give shorter ones"
+                ) from error
+
+    def _longest_beside(self, options: Iterable[str]) -> int:
+        """How many steps a chunk has at most, beside any of these reset options."""
+        return longest_chunk(self._spec, self._message_bytes, max(len(text.encode()) for text in options))
 
     def _count(self, env: NDArray[np.int32]) -> None:
         if len(env) == self._log.num_envs:

@@ -15,14 +15,18 @@ if TYPE_CHECKING:
 
     from penstock_schemas.stream import StreamSpec
 
-# What a chunk's reset options and abort reason may take of a message beside the chunk's steps.
+# What a chunk's abort reason and its reset options take of a message beside the chunk's steps, a half each. Longer
+# options leave room for fewer steps.
 TEXT_BYTES = 2048
 
 
-def longest_chunk(spec: StreamSpec, message_bytes: int) -> int:
-    """How many steps of one chunk fit into `message_bytes` beside its texts; raises `TooLargeError` where none does."""
+def longest_chunk(spec: StreamSpec, message_bytes: int, options_bytes: int = 0) -> int:
+    """How many steps of one chunk fit into `message_bytes` beside its texts, reset options of so many bytes among them.
+
+    Raises `TooLargeError` where none does.
+    """
     one = spec.row_bytes + spec.step_bytes
-    room = message_bytes - TEXT_BYTES
+    room = message_bytes - TEXT_BYTES - max(0, options_bytes - TEXT_BYTES // 2)
     if one > room:
         raise TooLargeError(
             f"one step of the stream {spec.stream!r} takes {one} bytes, a message holds {room}: "

@@ -159,11 +159,19 @@ class Steps(_Answers):
         plain = set(map(type, rewards)) == {float} and isfinite(sum(rewards))
         self.reward[rows] = rewards if plain else _rewards(rewards)
         for flags, given in ((self.terminated, terminated), (self.truncated, truncated)):
-            try:
-                flags[rows] = given
-            except (TypeError, ValueError):
-                raise Fault(RAISED, f"step() gave a {type(given[0]).__name__} where a bool belongs") from None
+            flags[rows] = _flags(given)
         self._put_infos(start, infos)
+
+
+def _flags(given: Sequence[Any]) -> NDArray[Any]:
+    try:
+        flags = np.array(given)
+    except ValueError:  # some are arrays
+        flags = np.empty(len(given), object)
+    # The truth of a text or of what is not a number is no end of an episode.
+    if flags.dtype.kind not in "biu" or flags.ndim != 1:
+        raise Fault(RAISED, f"step() gave a {type(given[0]).__name__} where a bool belongs")
+    return flags
 
 
 class Resets(_Answers):

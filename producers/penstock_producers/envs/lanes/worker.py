@@ -55,6 +55,8 @@ def work(channel: Channel, memory: int) -> None:
             hello = {"error": f"{error}", "type": type(error).__name__}
     channel.send(hello)
     attached, _ = _receive(channel)
+    if "close" in attached:
+        return
     spaces = Spaces.from_json(attached["spaces"])
     whole = share(spaces, attached["num_envs"], memory, check_bounds=settings["check_bounds"])
     block = whole.part(indices.start, indices.stop)
