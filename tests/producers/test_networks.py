@@ -173,3 +173,16 @@ def test_images_that_no_convolution_takes_are_refused_by_name(space: Any, argume
 def test_layers_without_a_width_are_refused(hidden: Any) -> None:
     with pytest.raises(ValueError, match=r"hidden layers of the widths .*: each is a whole number above 0"):
         Mlp(3, hidden)
+
+
+@pytest.mark.parametrize("scale", [1e-6, 1e-4, 1e-2, 1.0])
+def test_many_rows_answer_as_few_do_relative_to_the_largest_however_small_all_are(scale: float) -> None:
+    torch.manual_seed(0)
+    trunk = Mlp(4, (64, 64))
+    with torch.no_grad():
+        for layer in (trunk[0], trunk[2]):
+            layer.bias.zero_()
+    forward = numpy_layers(trunk)
+    observation = (scale * torch.randn(256, 4)).numpy()
+    many, few = forward(observation), np.concatenate([forward(part) for part in np.split(observation, 32)])
+    assert np.abs(many - few).max() <= 2e-6 * np.abs(few).max()

@@ -16,6 +16,8 @@ if TYPE_CHECKING:
 
 # Of so many numbers, 128 rows of 64, an exponential and four passes more take less time than numpy's tanh.
 _MANY = 1 << 13
+# From here on a tanh is of the size of 1.
+_LARGE = 0.5
 
 
 class Mlp(nn.Sequential):
@@ -69,8 +71,9 @@ def numpy_layers(mlp: Mlp) -> Callable[[NDArray[Any]], NDArray[Any]]:
 
 
 def _tanh(values: NDArray[np.float32]) -> None:
-    """Put in place of values their tanh, to some 2e-7."""
-    if values.size < _MANY:
+    """Put in place of values their tanh, to some 2e-7 of the largest."""
+    # Where all are small, what the exponential is off would be much of them.
+    if values.size < _MANY or max(values.max(), -values.min()) < _LARGE:
         np.tanh(values, out=values)
         return
     # 1 - 2 / (exp(2 x) + 1), which is right where the exponential is infinite too.
