@@ -26,8 +26,9 @@ _FEW = 32
 class Observations:
     """Room for the observations of n envs: an array (n, *shape) for each leaf of their space, in `leaves`.
 
-    An array of another dtype is taken where no value can change by it, which is what gymnasium's spaces take too;
-    plain numbers and lists of them are cast where none does.
+    An array of another dtype is taken where numpy calls its cast safe, which is what gymnasium's spaces take too: no
+    value changes by it but integers above 2^53, which float64 rounds. Plain numbers and lists of them are cast where
+    none changes.
     """
 
     def __init__(
