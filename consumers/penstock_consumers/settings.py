@@ -55,7 +55,7 @@ class ConsumerSettings(ServiceSettings):
     """The largest message that is taken once decompressed; 256 MiB at most."""
 
     max_episode_bytes: Annotated[int, Field(ge=1, le=MAX_EPISODE_BYTES)] = MAX_EPISODE_BYTES
-    """From which size on an episode that goes on is aborted, as `too large`; 1 GiB at most. A producer that cuts its
+    """Past which size an episode that goes on is aborted, as `too large`; 1 GiB at most. A producer that cuts its
     episodes (`--cut-steps`) stays below it."""
 
     max_bad_share: Annotated[float, Field(ge=0, le=1)] = 0.5

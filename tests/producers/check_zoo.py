@@ -67,6 +67,39 @@ class DictEnv(WalkEnv):
         }
 
 
+class RecordEnv(WalkEnv):
+    """Keeps every rule, and observes a record of numpy's, which is indexed as a dict is."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.observation_space = spaces.Dict({"place": spaces.Box(-np.inf, np.inf, (2,)), "steps": spaces.Discrete(9)})
+
+    def observe(self) -> Any:
+        return np.array((self.place, self.steps), [("place", "f4", (2,)), ("steps", "i8")])[()]
+
+
+class ExpensiveEnv(WalkEnv):
+    """Keeps every rule, but there are only two of it."""
+
+    made = 0
+
+    def __init__(self) -> None:
+        super().__init__()
+        ExpensiveEnv.made += 1
+        if ExpensiveEnv.made > 2:
+            raise RuntimeError("only two licences")
+
+
+class OptionsExitEnv(WalkEnv):
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
+        if options is not None:
+            sys.exit(4)
+        return super().reset(seed=seed)
+
+    def close(self) -> None:
+        sys.exit(5)
+
+
 class ExtraKeyEnv(DictEnv):
     def observe(self) -> Any:
         return super().observe() | {"more": 1}

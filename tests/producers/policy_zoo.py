@@ -89,6 +89,22 @@ def tied(observation: Any, action: Any) -> nn.Module:
     return network
 
 
+class Noting(Constant):
+    """Counts how often it was asked, among its weights."""
+
+    def __init__(self, parameters: list[float]) -> None:
+        super().__init__(parameters)
+        self.register_buffer("asked", torch.zeros((), dtype=torch.int64))
+
+    def forward(self, observation: Tensor) -> tuple[Tensor, Tensor]:
+        self.asked += 1
+        return super().forward(observation)
+
+
+def noting(observation: Any, action: Any) -> nn.Module:
+    return Noting([0.0] * action.n)
+
+
 class Halved(nn.Module):
     """Keeps weights that numpy has no dtype for."""
 

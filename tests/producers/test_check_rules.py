@@ -64,6 +64,21 @@ def test_a_single_env_that_breaks_one_rule_is_caught_where_it_does(
     assert EXPLANATIONS[rule] in str(report)
 
 
+def test_an_observation_that_is_indexed_as_a_dict_is_taken_for_one() -> None:
+    assert check("RecordEnv", "single").ok
+
+
+def test_envs_that_run_out_are_told_with_what_was_found() -> None:
+    report = check("ExpensiveEnv", "single")
+
+    assert report.broken == {"single": (Rule.API,)}
+    assert all("only two licences" in finding.found for finding in report.modes[0].findings)
+
+
+def test_an_env_that_ends_the_interpreter_where_it_is_checked_is_told() -> None:
+    assert check("OptionsExitEnv", "single").broken == {"single": (Rule.RESET_OPTIONS, Rule.API)}
+
+
 def test_an_env_whose_reset_takes_no_options_is_caught() -> None:
     assert check("OptionlessEnv", "single").broken == {"single": (Rule.RESET_OPTIONS,)}
 

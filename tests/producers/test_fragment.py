@@ -360,6 +360,9 @@ def test_long_reset_options_leave_room_for_fewer_steps_of_a_chunk() -> None:
     rows = [row for batch in closed.batches for row in batch.to_pylist()]
     assert [row["reset_options"] for row in rows if row["chunk"] == 0] == options.tolist()
     assert all(batch.nbytes <= 1 << 14 for batch in closed.batches)
+    # Another env's are as long as ever.
+    longest = [max(len(row["reward"]) for row in rows if row["env"] == env) for env in (0, 1)]
+    assert longest[0] < longest[1] == 300
 
 
 def test_large_observations_are_laid_out_by_env_and_come_out_the_same() -> None:

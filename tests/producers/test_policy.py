@@ -405,6 +405,12 @@ def test_a_bad_version_is_refused_and_nothing_has_changed(spoil: Any, reason: st
     assert (policy.version, policy.digest) == (2, PolicyRecord(2, good).digest)
 
 
+def test_a_module_that_writes_to_its_weights_while_it_answers_takes_versions() -> None:
+    policy = made(f"{ZOO}:noting")
+    policy.load(PolicyRecord(1, {name: np.asarray(weight + 1) for name, weight in weights_of(policy).items()}))
+    assert policy.version == 1
+
+
 def test_weights_that_are_one_are_not_two() -> None:
     policy, twin = made(f"{ZOO}:tied"), made(f"{ZOO}:tied")
     good = {name: weight + 1 for name, weight in weights_of(policy).items()}

@@ -44,6 +44,8 @@ def test_a_row_is_as_large_as_its_values(seed: int, observation: Space, action: 
     # However it was cut out of a larger one.
     part = batch.take(pa.array([len(rows) - 1, 0]))
     assert row_bytes(part, spec, steps(part)).tolist() == [expected[-1], expected[0]]
+    later = batch.slice(1)
+    assert row_bytes(later, spec, steps(later)).tolist() == expected[1:]
 
 
 def test_no_rows_have_no_bytes() -> None:

@@ -6,6 +6,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from penstock_producers.callbacks.base import Callbacks
+from penstock_producers.envs.lanes.containment import CONTAINED
 from penstock_schemas.errors import SettingsError
 
 if TYPE_CHECKING:
@@ -79,11 +80,11 @@ def _make(described: Mapping[str, Any]) -> Callbacks:
         raise SettingsError(f"callback {name!r}: not of the form module:factory")
     try:
         factory = getattr(import_module(module), attribute)
-    except Exception as error:
+    except CONTAINED as error:
         raise SettingsError(f"callback {name!r}: it cannot be imported: {type(error).__name__}: {error}") from error
     try:
         made = factory(**arguments)
-    except Exception as error:
+    except CONTAINED as error:
         told = f"{type(error).__name__}: {error}"
         raise SettingsError(f"callback {name!r}: it cannot be made with {arguments}: {told}") from error
     if not isinstance(made, Callbacks):

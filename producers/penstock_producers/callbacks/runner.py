@@ -225,7 +225,7 @@ def _numbers(callback: Callbacks, given: Any) -> dict[str, float]:
 def _float(callback: Callbacks, name: str, value: Any) -> float:
     try:
         return float(value)
-    except Exception as error:
+    except CONTAINED as error:
         raise EnvError(
             f"{name_of(callback)}: on_episode_end() measured as {name!r} what float() does not take: {error}; give a "
             "number that it takes"

@@ -10,6 +10,7 @@ import numpy as np
 from penstock_producers.check.rules import Rule
 from penstock_producers.check.twin import Part, replay
 from penstock_producers.check.values import difference, misfit, raised
+from penstock_producers.envs.lanes.containment import CONTAINED
 from penstock_schemas.spaces import unflatten
 
 if TYPE_CHECKING:
@@ -59,7 +60,7 @@ def judge_by_twin(
             first = Rule.RESET_ROW if life[number].seed is None else Rule.SEEDING
             rule = _RULES.get(part, first)
             findings.add(rule, env, number, step, expected=f"{expected}, as the single env has it", found=found)
-    except Exception as error:  # noqa: BLE001 - whatever an env raises is a finding
+    except CONTAINED as error:
         findings.add(
             Rule.TRANSITIONS,
             env,

@@ -15,6 +15,7 @@ from penstock_producers.check.single import SINGLE, check_single
 from penstock_producers.check.twin import ROUNDING, Twins
 from penstock_producers.check.vector import check_vector
 from penstock_producers.envs.lanes import Containment
+from penstock_producers.envs.lanes.containment import CONTAINED
 from penstock_producers.envs.make import make_envs
 from penstock_producers.envs.seeds import Seeds
 from penstock_schemas.errors import EnvError, PenstockError, SpaceError
@@ -157,7 +158,7 @@ class _Check:
             lives = play(envs, self._steps, self._seed, findings, self._clock)
             return lives, (envs.observation_space, envs.action_space)
         finally:
-            with suppress(Exception):  # what its close() raises is judged by itself
+            with suppress(*CONTAINED):  # what its close() raises is judged by itself
                 envs.close()
 
     def _why_no_twin(

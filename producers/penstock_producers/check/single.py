@@ -96,14 +96,14 @@ class _Run:
             for _, episode, step, expected, found in replay(env, life, self.observation_space, self.action_space):
                 self._episode, self._step = first + episode, step
                 self._add(Rule.SEEDING, f"{found}, as before", f"{expected} in {which}")
-        except Exception as error:  # noqa: BLE001 - whatever an env raises is a finding
+        except CONTAINED as error:
             self._add(Rule.SEEDING, "the same episodes again", f"{raised(error)} in {which}")
 
     def _reset_with_options(self, seed: int) -> None:
         self._episode, self._step = len(self.life), 0
         try:
             self.env.reset(seed=seed, options={})
-        except Exception as error:  # noqa: BLE001 - whatever an env raises is a finding
+        except CONTAINED as error:
             self._add(Rule.RESET_OPTIONS, "reset(options={}) to be taken", raised(error))
 
     def _reset(self, seed: int | None) -> None:
@@ -225,30 +225,34 @@ def _check_seeding(source: EnvSource, run: _Run, findings: Findings) -> str:
             return _NO_TWIN
         run.check_replay(new, "a new env")
         run.check_replay(run.env, "the same env, reset with the same seed")
-        # A twin that is reset as often would heed as many seeds.
-        later = [number for number, episode in enumerate(run.life) if number and episode.seed is not None]
-        for number in later[:_LATER_SEEDS] if Rule.SEEDING not in findings else ():
-            _check_alone(source, run, number)
     finally:
-        with suppress(Exception):  # its twin's close() is judged
+        with suppress(*CONTAINED):  # its twin's close() is judged
             new.close()
+    # A twin that is reset as often would heed as many seeds.
+    later = [number for number, episode in enumerate(run.life) if number and episode.seed is not None]
+    for number in later[:_LATER_SEEDS] if Rule.SEEDING not in findings else ():
+        _check_alone(source, run, number, findings)
     return "compared with a twin"
 
 
-def _check_alone(source: EnvSource, run: _Run, number: int) -> None:
+def _check_alone(source: EnvSource, run: _Run, number: int, findings: Findings) -> None:
     """Have an env begin with an episode that was another's later one."""
-    env = source.single(0)
+    try:
+        env = source.single(0)
+    except EnvError as error:
+        findings.add(Rule.API, 0, number, 0, expected="one more env", found=str(error))
+        return
     try:
         run.check_replay(env, "a new env that begins with it", slice(number, number + 1))
     finally:
-        with suppress(Exception):
+        with suppress(*CONTAINED):  # its twin's close() is judged
             env.close()
 
 
 def _close(env: AnyEnv, episodes: int, findings: Findings) -> None:
     try:
         env.close()
-    except Exception as error:  # noqa: BLE001 - whatever an env raises is a finding
+    except CONTAINED as error:
         findings.add(Rule.API, 0, episodes, 0, expected="close() to return", found=raised(error))
 
 

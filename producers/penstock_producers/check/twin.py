@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Self
 import numpy as np
 
 from penstock_producers.check.values import arrays, difference, misfit, unequal
+from penstock_producers.envs.lanes.containment import CONTAINED
 from penstock_producers.spaces import from_gymnasium
 from penstock_schemas.spaces import leaves, unflatten
 
@@ -128,7 +129,7 @@ class Twins:
 
     def __exit__(self, *_: object) -> None:
         for env in self._envs.values():
-            with suppress(Exception):  # what an env's close() raises is judged where it is checked by itself
+            with suppress(*CONTAINED):  # what an env's close() raises is judged where it is checked by itself
                 env.close()
 
     def __getitem__(self, index: int) -> AnyEnv:

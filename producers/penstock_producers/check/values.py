@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -58,13 +59,13 @@ def misfit(space: Space, value: Any) -> Misfit | None:
 
 def _unknown(space: Space, value: Any, name: str) -> str | None:
     """Name a key that a Dict space has not; None where there is none."""
-    if isinstance(space, Dict):
+    if isinstance(space, Dict) and isinstance(value, Mapping):
         known = dict(space.spaces)
         for key in value:
             found = _unknown(known[key], value[key], f"{name}.{key}") if key in known else f"{name}.{key}"
             if found:
                 return found
-    elif isinstance(space, Tuple):
+    if isinstance(space, Tuple):
         for at, (inner, part) in enumerate(zip(space.spaces, value, strict=True)):
             if found := _unknown(inner, part, f"{name}.{at}"):
                 return found

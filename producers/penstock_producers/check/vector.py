@@ -11,6 +11,7 @@ from gymnasium.vector import AutoresetMode
 from penstock_producers.check.rules import Rule
 from penstock_producers.check.values import describe, raised
 from penstock_producers.envs.closing import close_vector_env
+from penstock_producers.envs.lanes.containment import CONTAINED
 from penstock_producers.spaces import batch_reader, from_gymnasium
 from penstock_schemas.errors import EnvError, SpaceError
 
@@ -77,13 +78,13 @@ class _Run:
         """Close the env."""
         try:
             close_vector_env(self._env)
-        except Exception as error:  # noqa: BLE001 - whatever an env raises is a finding
+        except CONTAINED as error:
             self._add(Rule.API, "close() to return", raised(error))
 
     def _reset(self, about: Rule, **given: Any) -> None:
         try:
             answer: Any = self._env.reset(**given)
-        except Exception as error:  # noqa: BLE001 - whatever an env raises is a finding
+        except CONTAINED as error:
             self._stop(about, f"reset(**{given}) to be taken", raised(error))
         if not isinstance(answer, tuple) or len(answer) != 2:  # noqa: PLR2004  (the observations and the infos)
             self._stop(Rule.API, "(observations, infos) from reset()", describe(answer))
@@ -94,7 +95,7 @@ class _Run:
         before = tuple(leaf.copy() for leaf in read(action))
         try:
             answer: Any = self._env.step(action)
-        except Exception as error:  # noqa: BLE001 - whatever an env raises is a finding
+        except CONTAINED as error:
             self._stop(Rule.API, "step() to answer", raised(error))
         if not isinstance(answer, tuple) or len(answer) != _STEP_PARTS:
             self._stop(Rule.API, "(observations, rewards, terminated, truncated, infos)", describe(answer))

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 
 from penstock_producers.envs.casting import cast
+from penstock_producers.envs.lanes.containment import CONTAINED
 from penstock_schemas.errors import EnvError
 from penstock_schemas.spaces import flatten, leaves, unflatten
 
@@ -95,7 +96,7 @@ def retrace(
     actions = _in_their_dtypes("action", action_space, action)
     try:
         found, _ = env.reset(seed=seed, options=None if options is None else dict(options))
-    except Exception as error:
+    except CONTAINED as error:
         raise _failure("reset", 0, error) from error
     divergence = _compare_observation(0, observation_space, recorded, found)
     for t, expected in enumerate(reward, start=1):
@@ -103,7 +104,7 @@ def retrace(
             break
         try:
             answer = env.step(unflatten(action_space, (column[t - 1] for column in actions.values())))
-        except Exception as error:
+        except CONTAINED as error:
             raise _failure("step", t, error) from error
         found, given, terminated, truncated, _ = answer
         divergence = _compare_observation(t, observation_space, recorded, found)
@@ -174,7 +175,7 @@ def _text(value: Any) -> str:
     return short(value.item() if isinstance(value, np.ndarray | np.generic) else value)
 
 
-def _failure(call: str, step: int, error: Exception) -> EnvError:
+def _failure(call: str, step: int, error: BaseException) -> EnvError:
     return EnvError(
         f"the env cannot be stepped again: {call}() raised {type(error).__name__}: {error} at step {step}; mend the "
         "environment, its own traceback comes with this error"

@@ -13,6 +13,7 @@ import gymnasium
 from gymnasium.envs.registration import EnvSpec
 from gymnasium.vector import VectorEnv
 
+from penstock_producers.envs.lanes.containment import CONTAINED
 from penstock_producers.envs.names import find_env
 from penstock_producers.envs.wrapper import Wrapper
 from penstock_schemas.errors import EnvError, PenstockError
@@ -168,5 +169,5 @@ class EnvSource:
             yield
         except PenstockError:
             raise
-        except Exception as error:
+        except CONTAINED as error:
             raise EnvError(f"environment {self.env!r} cannot be made {how}: {type(error).__name__}: {error}") from error

@@ -12,6 +12,7 @@ from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv
 
 from penstock_producers.envs.canonical import CanonicalEnv
 from penstock_producers.envs.closing import close_vector_env
+from penstock_producers.envs.lanes.containment import CONTAINED
 from penstock_schemas.errors import EnvError, PenstockError
 
 if TYPE_CHECKING:
@@ -73,7 +74,7 @@ def _vectorized(
         return SyncVectorEnv([partial(source.single, i) for i in range(num_envs)], **given)
     except PenstockError:
         raise
-    except Exception as error:
+    except CONTAINED as error:
         raise EnvError(
             f"environment {source.env!r} cannot be vectorized by {kind}: {type(error).__name__}: {error}; use lanes"
         ) from error

@@ -22,7 +22,7 @@ from penstock_schemas.columns import item_column, list_column, ranges
 from penstock_schemas.errors import EnvError, PolicyError, TooLargeError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
 
     from numpy.typing import NDArray
 
@@ -161,8 +161,7 @@ class Fragment:
         """Turn the rows into chunk rows, and begin the next fragment with the episodes that are open."""
         log, standing = self._log, self._standing
         runs = runs_of(log)
-        longest = self._longest if not log.options else self._longest_beside(log.options.values())
-        pieces = pieces_of(log, runs, standing.step(runs), self._cut_steps, longest)
+        pieces = pieces_of(log, runs, standing.step(runs), self._cut_steps, self._longest_of(runs))
         names = standing.name(runs, pieces)
         finished = standing.finish(log, runs)
         closed = ClosedFragment(
@@ -182,15 +181,25 @@ class Fragment:
     def _check_options(self, env: NDArray[np.int32], options: NDArray[Any]) -> None:
         for index, text in zip(env.tolist(), options.tolist(), strict=True):
             try:
-                self._longest_beside([text or ""])
+                self._longest_beside(text or "")
             except TooLargeError as error:
                 raise EnvError(
                     f"env {index}: reset options of {len(text)} characters are too long: {error}; or give shorter ones"
                 ) from error
 
-    def _longest_beside(self, options: Iterable[str]) -> int:
-        """How many steps a chunk has at most, beside any of these reset options."""
-        return longest_chunk(self._spec, self._message_bytes, max(len(text.encode()) for text in options))
+    def _longest_beside(self, options: str) -> int:
+        """How many steps a chunk has at most beside these reset options."""
+        return longest_chunk(self._spec, self._message_bytes, len(options.encode()))
+
+    def _longest_of(self, runs: Runs) -> NDArray[np.int64]:
+        """How many steps a chunk of each run has at most, shape (runs,)."""
+        longest = np.full(len(runs.env), self._longest)
+        options = self._log.options
+        if options:
+            head = runs.order[runs.head]
+            for run in np.flatnonzero(np.isin(head, list(options))).tolist():
+                longest[run] = self._longest_beside(options[int(head[run])])
+        return longest
 
     def _count(self, env: NDArray[np.int32]) -> None:
         if len(env) == self._log.num_envs:

@@ -78,10 +78,13 @@ def _abort(runs: Runs, position: int, env: int, reason: str) -> None:
         runs.aborted[int(begun - 1)] = reason
 
 
-def pieces_of(log: RowLog, runs: Runs, step: NDArray[np.int64], cut_steps: int | None, longest: int) -> Pieces:
+def pieces_of(
+    log: RowLog, runs: Runs, step: NDArray[np.int64], cut_steps: int | None, longest: NDArray[np.int64]
+) -> Pieces:
     """Part the runs into pieces; `step` is at which step of its episode each run begins, shape (runs,).
 
-    A run without a step is a piece only where it aborts an episode that had steps before.
+    `longest` is how many steps a piece of each has at most, shape (runs,). A run without a step is a piece only where
+    it aborts an episode that had steps before.
     """
     heads = np.zeros(log.count, np.bool_)
     cuts = np.zeros(log.count, np.bool_)
@@ -93,9 +96,10 @@ def pieces_of(log: RowLog, runs: Runs, step: NDArray[np.int64], cut_steps: int |
     is_step[runs.head] = False
     heads[:-1] |= is_step[:-1] & is_step[1:] & (policy[:-1] != policy[1:])
     pieces = _parted(runs, step, heads, cuts)
-    if len(pieces.length) and pieces.length.max() > longest:
-        nth, of = _count_up(np.maximum(pieces.length - 1, 0) // longest)
-        heads[pieces.head[of] + nth * longest] = True
+    most = longest[pieces.run]
+    if (pieces.length > most).any():
+        nth, of = _count_up(np.maximum(pieces.length - 1, 0) // most)
+        heads[pieces.head[of] + nth * most[of]] = True
         pieces = _parted(runs, step, heads, cuts)
     return pieces
 

@@ -29,7 +29,8 @@ def longest_chunk(spec: StreamSpec, message_bytes: int, options_bytes: int = 0) 
     room = message_bytes - TEXT_BYTES - max(0, options_bytes - TEXT_BYTES // 2)
     if one > room:
         raise TooLargeError(
-            f"one step of the stream {spec.stream!r} takes {one} bytes, a message holds {room}: "
+            f"one step of the stream {spec.stream!r} takes {one} bytes, a message holds {max(room, 0)}"
+            f"{f' beside reset options of {options_bytes}' if options_bytes else ''}: "
             "raise --max-message-bytes, and the topic's max.message.bytes with it"
         )
     return 1 + (room - one) // spec.step_bytes

@@ -212,14 +212,19 @@ class TorchPolicy:
         before = {name: value.copy() for name, value in weights_of(self._module).items()}
         try:
             load_weights(self._module, {name: record.weights[name] for name in before})
+            # Before the module runs, which may write to weights of its own.
+            tied = [
+                name
+                for name, value in weights_of(self._module).items()
+                if not np.array_equal(value, record.weights[name])
+            ]
             forward = self._made_forward()
             with np.errstate(all="ignore"):
                 answered = forward(*self._examples())
         except Exception as error:
             load_weights(self._module, before)
             raise PolicyRejectedError("load", f"{what}: {type(error).__name__}: {error}") from error
-        loaded = weights_of(self._module)
-        if tied := [name for name in before if not np.array_equal(loaded[name], record.weights[name])]:
+        if tied:
             load_weights(self._module, before)
             told = f"{what}: {tied[0]!r} is one with another of its weights, which the version has two values for"
             raise PolicyRejectedError("load", told)

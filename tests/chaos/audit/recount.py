@@ -237,10 +237,12 @@ class Recount:
             record = by_offset[offset]
             if not any(_tells(letter, record) for held in own for letter in held):
                 self._tell("dead letter", f"offset {offset} ({why}) is not in the dead-letter topic with its reason")
-        for key in letters:
+        for key, held in letters.items():
             if self._manifest and key.decode().startswith(prefix):
                 offset = int(key.decode().rpartition(":")[2])
-                if offset in judge.valid:
+                # By other limits an episode may be open or not, and its rows a contradiction or orphans.
+                others = len(self._limits) > 1 and all(_reason(letter) == b"rows" for letter in held)
+                if offset in judge.valid and not others:
                     self._tell("dead letter", f"offset {offset} is valid, and in the dead-letter topic")
 
 
@@ -297,6 +299,10 @@ def _same_row(record: LogRecord, row: Any, facts: Mapping[str, Any], items: Mapp
 
 def _flat(value: Any) -> list[Any]:
     return value if isinstance(value, list) else [value]
+
+
+def _reason(letter: LogRecord) -> bytes | None:
+    return dict(letter.headers).get("penstock.reason")
 
 
 def _tells(letter: LogRecord, record: LogRecord) -> bool:

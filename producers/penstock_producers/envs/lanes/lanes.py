@@ -12,7 +12,7 @@ import numpy as np
 
 from penstock_producers.envs.lanes.agenda import Wish
 from penstock_producers.envs.lanes.buffers import Block, share
-from penstock_producers.envs.lanes.containment import DEFAULT, DIED, Containment, Fault
+from penstock_producers.envs.lanes.containment import CONTAINED, DEFAULT, DIED, Containment, Fault
 from penstock_producers.envs.lanes.engine import Engine
 from penstock_producers.envs.lanes.lane import Begin, Lane
 from penstock_producers.envs.lanes.local import LocalLane
@@ -234,7 +234,7 @@ class Lanes(Engine):
         if isinstance(lane, LocalLane):
             try:
                 frame: NDArray[Any] | None = lane.render(env - lane.start)
-            except Exception as error:
+            except CONTAINED as error:
                 raise EnvError(f"environment {self._name}: env {env}: render() raised {error!r}") from error
             return frame
         while lane.state is State.BUSY:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from penstock_producers.envs.infos import info_columns
 from penstock_producers.envs.lanes.buffers import Spaces
+from penstock_producers.envs.lanes.containment import CONTAINED
 from penstock_producers.spaces import from_gymnasium
 from penstock_schemas.errors import EnvError, SpaceError
 
@@ -46,7 +47,7 @@ def probe(env: gymnasium.Env[Any, Any], infos: Sequence[str], *, seed: int, name
         try:
             _, at_reset = env.reset(seed=seed)
             *_, at_step = env.step(actions.sample())
-        except Exception as error:
+        except CONTAINED as error:
             raise EnvError(
                 f"environment {name}: its first reset and step, to see what its infos are, raised "
                 f"{type(error).__name__}: {error}; mend the environment"

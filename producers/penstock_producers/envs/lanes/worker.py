@@ -16,6 +16,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from penstock_producers.envs.lanes.buffers import Spaces, share
+from penstock_producers.envs.lanes.containment import CONTAINED
 from penstock_producers.envs.lanes.lane import Lane
 from penstock_producers.envs.lanes.probe import probe
 from penstock_producers.envs.lanes.wire import Channel, read_order, write_result
@@ -51,7 +52,7 @@ def work(channel: Channel, memory: int) -> None:
             name = f"{source.env!r}"
             spaces = probe(envs[0], settings["infos"], seed=seeds.episode(indices[0], 0), name=name)  # type: ignore[arg-type]  # all are made
             hello = {"spaces": spaces.to_json()}
-        except Exception as error:  # noqa: BLE001 - the parent raises it
+        except CONTAINED as error:
             hello = {"error": f"{error}", "type": type(error).__name__}
     channel.send(hello)
     attached, _ = _receive(channel)
@@ -92,7 +93,7 @@ def _receive(channel: Channel) -> Message:
 def _render(lane: Lane, place: int) -> tuple[Mapping[str, Any], bytes]:
     try:
         frame = lane.render(place)
-    except Exception as error:  # noqa: BLE001 - the parent raises it
+    except CONTAINED as error:
         return {"error": f"{type(error).__name__}: {error}"}, b""
     if frame is None or frame.dtype.hasobject:
         return {"frame": None}, b""
