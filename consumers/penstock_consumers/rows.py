@@ -78,7 +78,6 @@ class Rows:
 
     rows: ChunkRows
     uid: NDArray[np.int64]
-    bytes: NDArray[np.int64]
     provenance: Mapping[str, NDArray[Any]]
 
     @classmethod
@@ -93,7 +92,7 @@ class Rows:
         }
         provenance = {name: np.broadcast_to(value, shape) for name, value in values.items()}
         size = accepted.rows.bytes + len(accepted.producer.encode())
-        return cls(accepted.rows, accepted.uid, size, provenance | {"bytes": size})
+        return cls(accepted.rows, accepted.uid, provenance | {"bytes": size})
 
     @property
     def chunk(self) -> NDArray[np.int32]:
@@ -104,6 +103,11 @@ class Rows:
     def steps(self) -> NDArray[np.int32]:
         """As `Source.steps`."""
         return self.rows.steps
+
+    @property
+    def bytes(self) -> NDArray[np.int64]:
+        """As `Source.bytes`."""
+        return self.provenance["bytes"]
 
     def of(self, uids: NDArray[np.int64]) -> Rows:  # noqa: ARG002  (all are in memory as it is)
         """As `Source.of`."""

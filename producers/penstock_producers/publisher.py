@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from re import search
 from typing import TYPE_CHECKING, Protocol, Self
 
-from penstock_schemas.errors import LogUnavailableError, TooLargeError
+from penstock_schemas.errors import EnvError, LogUnavailableError, PolicyError, TooLargeError
 from penstock_schemas.messages import HEADER_BYTES, Encoded, encode_begin, encode_chunks, encode_end
 
 if TYPE_CHECKING:
@@ -65,6 +65,17 @@ def partition_for(producer: str, partitions: int) -> int:
     """Choose a producer's partition: its ordinal modulo their number where its name ends in one, else a hash."""
     ordinal = search(r"-(\d+)$", producer)
     return (int(ordinal[1]) if ordinal else zlib.crc32(producer.encode())) % partitions
+
+
+def end_reason(error: BaseException) -> str:
+    """Say with which reason an incarnation ends that an error ends."""
+    match error:
+        case EnvError():
+            return f"env_error: {error}"
+        case PolicyError():
+            return f"policy_error: {error}"
+        case _:
+            return f"error: {error!r}"
 
 
 def message_room(spec: StreamSpec, max_message_bytes: int) -> int:

@@ -17,7 +17,7 @@ from penstock_producers.envs import Seeds
 from penstock_producers.making import make_described, make_env
 from penstock_producers.metrics import ProducerMetrics
 from penstock_producers.policy.weights_store import WeightsStore
-from penstock_producers.publisher import Publisher, PublishLimits, message_room
+from penstock_producers.publisher import Publisher, PublishLimits, end_reason, message_room
 from penstock_producers.refresh import Refresh, RefreshRules
 from penstock_producers.rollout import Rollout
 from penstock_schemas.errors import EnvError, LogUnavailableError, PolicyError
@@ -158,12 +158,10 @@ def produce(
                 refresh.renew()
                 if not stop.is_set():
                     publish(rollout.fragment())
-        except (EnvError, PolicyError) as error:
-            reason = f"{'env' if isinstance(error, EnvError) else 'policy'}_error: {error}"
-            publish(rollout.close())
-            raise
         except BaseException as error:
-            reason = f"error: {error!r}"
+            reason = end_reason(error)
+            if isinstance(error, EnvError | PolicyError):
+                publish(rollout.close())
             raise
         finally:
             publisher.end(reason)

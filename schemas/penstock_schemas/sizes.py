@@ -9,13 +9,14 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from penstock_schemas.columns import list_offsets
+from penstock_schemas.stream import ROW_FIELDS
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from penstock_schemas.stream import StreamSpec
 
-_ROW_STRINGS = ("abort_reason", "reset_options")
+_ROW_STRINGS = tuple(field.name for field in ROW_FIELDS if pa.types.is_string(field.type))
 
 
 def row_bytes(batch: pa.RecordBatch, spec: StreamSpec, steps: NDArray[np.int32]) -> NDArray[np.int64]:

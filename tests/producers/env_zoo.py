@@ -265,11 +265,15 @@ class FailingEnv(CountingEnv):
         return self.observe(), 0.0, False, False, {}
 
 
-class LeavingEnv(CountingEnv):
-    """Ends the interpreter at its third step."""
+class LongEnv(CountingEnv):
+    """Of which no test sees an end."""
 
     def __init__(self) -> None:
         super().__init__(longest=10**6)
+
+
+class LeavingEnv(LongEnv):
+    """Ends the interpreter at its third step."""
 
     def step(self, action: Any) -> Any:
         if self.counter.step_ == 2:
@@ -277,11 +281,8 @@ class LeavingEnv(CountingEnv):
         return super().step(action)
 
 
-class InformingEnv(CountingEnv):
+class InformingEnv(LongEnv):
     """Raises at its fourth step; gives an info, and in its third step one of another shape."""
-
-    def __init__(self) -> None:
-        super().__init__(longest=10**6)
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
         return super().reset(seed=seed)[0], {"mask": np.ones(2, np.int8)}
@@ -293,11 +294,8 @@ class InformingEnv(CountingEnv):
         return observation, reward, *ends, {"mask": np.ones(2 if self.counter.step_ < 3 else 3, np.int8)}
 
 
-class StuckEnv(CountingEnv):
+class StuckEnv(LongEnv):
     """Allows every action, and none any more after its third step."""
-
-    def __init__(self) -> None:
-        super().__init__(longest=10**6)
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
         return super().reset(seed=seed)[0], {"allowed": np.ones(2, np.int8)}

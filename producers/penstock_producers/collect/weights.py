@@ -23,14 +23,13 @@ def record_of(given: PolicyRecord | Mapping[str, Any], policy: Policy, settings:
 
     Connectors' parameters that are not among them stay as they are.
     """
-    weights = {name: _array(value) for name, value in _weights(given).items()}
     if isinstance(given, PolicyRecord):
-        return replace(given, weights=weights)
-    return PolicyRecord(policy.version + 1, {**policy.pipeline.weights, **weights}, settings)
+        return replace(given, weights=_copied(given.weights))
+    return PolicyRecord(policy.version + 1, {**policy.pipeline.weights, **_copied(given)}, settings)
 
 
-def _weights(given: PolicyRecord | Mapping[str, Any]) -> Mapping[str, Any]:
-    return given.weights if isinstance(given, PolicyRecord) else given
+def _copied(weights: Mapping[str, Any]) -> dict[str, NDArray[Any]]:
+    return {name: _array(value) for name, value in weights.items()}
 
 
 def _array(value: Any) -> NDArray[Any]:

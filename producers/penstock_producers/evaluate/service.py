@@ -15,10 +15,10 @@ from penstock_producers.evaluate.run import Evaluator
 from penstock_producers.making import containment, env_source
 from penstock_producers.policy import PolicyWatcher
 from penstock_producers.policy.weights_store import WeightsStore
-from penstock_producers.publisher import Publisher, PublishLimits, message_room
+from penstock_producers.publisher import Publisher, PublishLimits, end_reason, message_room
 from penstock_producers.service import use_one_thread
 from penstock_schemas.chunks import Ends
-from penstock_schemas.errors import EnvError, PolicyError, PolicyRejectedError, SettingsError
+from penstock_schemas.errors import PolicyRejectedError, SettingsError
 from penstock_schemas.log.kafka import KafkaLog
 from penstock_schemas.policies import PolicyRecord
 from penstock_schemas.service import Endpoint, Health, build_info
@@ -198,11 +198,8 @@ def _published(
             reason = "shutdown"
             try:
                 yield lambda fragment: publisher.publish(fragment.batches)
-            except (EnvError, PolicyError) as error:
-                reason = f"{'env' if isinstance(error, EnvError) else 'policy'}_error: {error}"
-                raise
             except BaseException as error:
-                reason = f"error: {error!r}"
+                reason = end_reason(error)
                 raise
             finally:
                 publisher.end(reason)

@@ -15,7 +15,7 @@ from penstock_producers.policy.forward import ModuleForward
 from penstock_producers.policy.inputs import examples
 from penstock_producers.policy.mask import mask_among
 from penstock_producers.policy.probe import compare, not_finite, probe, state_columns
-from penstock_producers.policy.weights import check_weights, load_weights, weights_of
+from penstock_producers.policy.weights import check_loaded, check_weights, load_weights, weights_of
 from penstock_schemas.chunks import Exploration
 from penstock_schemas.columns import Column
 from penstock_schemas.errors import PolicyError, PolicyRejectedError
@@ -213,21 +213,13 @@ class TorchPolicy:
         try:
             load_weights(self._module, {name: record.weights[name] for name in before})
             # Before the module runs, which may write to weights of its own.
-            tied = [
-                name
-                for name, value in weights_of(self._module).items()
-                if not np.array_equal(value, record.weights[name])
-            ]
+            check_loaded(self._module, record.weights)
             forward = self._made_forward()
             with np.errstate(all="ignore"):
                 answered = forward(*self._examples())
         except Exception as error:
             load_weights(self._module, before)
             raise PolicyRejectedError("load", f"{what}: {type(error).__name__}: {error}") from error
-        if tied:
-            load_weights(self._module, before)
-            told = f"{what}: {tied[0]!r} is one with another of its weights, which the version has two values for"
-            raise PolicyRejectedError("load", told)
         if infinite := not_finite(answered):
             load_weights(self._module, before)
             told = f"{what}: {infinite} with NaN or infinity for observations of their space"

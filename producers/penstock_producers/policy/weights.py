@@ -40,6 +40,13 @@ def load_weights(module: torch.nn.Module, weights: Mapping[str, NDArray[Any]]) -
     module.load_state_dict({name: torch.from_numpy(value.copy()) for name, value in weights.items()})
 
 
+def check_loaded(module: torch.nn.Module, weights: Mapping[str, NDArray[Any]]) -> None:
+    """Raise `ValueError` unless a module has the weights that it was given: two that are one have one value."""
+    for name, value in weights_of(module).items():
+        if not np.array_equal(value, weights[name]):
+            raise ValueError(f"{name!r} is one with another of its weights, which the version has two values for")
+
+
 def check_weights(record: PolicyRecord, expected: Expected) -> None:
     """Raise `PolicyRejectedError` unless a version has the expected names, shapes and dtypes, and finite numbers."""
     what = f"policy version {record.version}"
