@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, TypeAlias
+from typing import Annotated
 
 from pydantic import Field
 from pydantic_settings import SettingsConfigDict
@@ -11,9 +11,8 @@ from penstock_consumers.store.commits import MAX_EPISODE_BYTES
 from penstock_consumers.upkeep.upkeep import MOST_COMPACT_BYTES
 from penstock_schemas.messages import MAX_MESSAGE_BYTES, MAX_RAW_BYTES
 from penstock_schemas.service import ServiceSettings
+from penstock_schemas.service.settings import Positive, PositiveSeconds
 
-Positive: TypeAlias = Annotated[int, Field(ge=1)]
-PositiveSeconds: TypeAlias = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 # Beside the largest episode, what waits and the message on top of it: the text of all fits into one array of Arrow's.
 _MOST_PENDING_BYTES = 256 << 20
 

@@ -12,18 +12,12 @@ from pydantic_settings import SettingsConfigDict
 from penstock_producers.envs import Vectorization
 from penstock_producers.refresh import FirstPolicy, OnPolicyLag
 from penstock_schemas.service import ServiceSettings
+from penstock_schemas.service.settings import Positive, PositiveSeconds
 
-# By other names here, since pydantic needs them at run time.
-VectorizationName: TypeAlias = Vectorization
-FirstPolicyName: TypeAlias = FirstPolicy
-OnPolicyLagName: TypeAlias = OnPolicyLag
-StatePath: TypeAlias = Path
 Described: TypeAlias = Annotated[list[dict[str, Any]], Field(default_factory=list)]
 ProducerId: TypeAlias = Annotated[str, StringConstraints(pattern=r"^[a-zA-Z0-9._-]{1,200}$")]
-Positive: TypeAlias = Annotated[int, Field(ge=1)]
 Seed: TypeAlias = Annotated[int, Field(ge=0)]
 Compression: TypeAlias = Literal["none", "zstd"]
-PositiveSeconds: TypeAlias = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 
 
 class ProducerSettings(ServiceSettings):
@@ -44,7 +38,7 @@ class ProducerSettings(ServiceSettings):
     """Wrappers around each environment, the innermost first, as a JSON list of {"name": "module:Class" or a name in
     gymnasium.wrappers, "arguments": {…}}."""
 
-    vectorization: VectorizationName = "auto"
+    vectorization: Vectorization = "auto"
     """How they become one vector: the environment's own vector_entry_point, lanes (each env contained), gymnasium's
     sync or async, envpool; auto prefers the first where it is there, then lanes."""
 
@@ -92,14 +86,14 @@ class ProducerSettings(ServiceSettings):
     device: str = "cpu"
     """The device that the policy computes on, as torch names it."""
 
-    first_policy: FirstPolicyName = "act"
+    first_policy: FirstPolicy = "act"
     """What happens before the first version of the policy: it acts with its initial weights, actions are random, or the
     producer waits."""
 
     max_policy_lag: Annotated[int, Field(ge=0)] | None = None
     """How many versions the one that acts may be behind the newest that was announced; any number without."""
 
-    on_policy_lag: OnPolicyLagName = "wait"
+    on_policy_lag: OnPolicyLag = "wait"
     """What happens where it is farther behind, and the newer one is not at hand: the producer waits for it, or goes
     on."""
 
@@ -112,7 +106,7 @@ class ProducerSettings(ServiceSettings):
     callbacks: Described
     """Your own code at the turns of an episode, as a JSON list of {"name": "module:factory", "arguments": {…}}."""
 
-    state: StatePath | None = None
+    state: Path | None = None
     """The file in which counters are kept, so that a producer that restarts goes on counting; none without."""
 
     producer_id: ProducerId = socket.gethostname()

@@ -12,7 +12,7 @@ import numpy as np
 import pyarrow as pa
 
 from penstock_schemas.errors import SpaceError
-from penstock_schemas.spaces.arrays import WIRE_DTYPES, travels
+from penstock_schemas.spaces.arrays import OFFSET_BYTES, WIRE_DTYPES, travels
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from penstock_schemas.spaces.arrays import Json
 
 _TEXT = "str"
-_OFFSET_BYTES = 4
 # What one string counts where nothing bounds its length.
 _TEXT_BYTES = 64
 
@@ -95,7 +94,7 @@ class Column:
     @cached_property
     def fixed_bytes(self) -> int:
         """Bytes of one item; of a string, those of its offset."""
-        return _OFFSET_BYTES if self.is_text else self.dtype.itemsize * prod(self.shape)
+        return OFFSET_BYTES if self.is_text else self.dtype.itemsize * prod(self.shape)
 
     @cached_property
     def item_bytes(self) -> int:

@@ -15,7 +15,7 @@ import pyarrow as pa
 from penstock_schemas.columns import Column
 from penstock_schemas.errors import SettingsError
 from penstock_schemas.spaces import bounded, leaves, space_from_json
-from penstock_schemas.spaces.arrays import utf8_size
+from penstock_schemas.spaces.arrays import OFFSET_BYTES, utf8_size
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -51,9 +51,8 @@ RESERVED = frozenset(
         *("discount", "step", "id", "index", "weight", "mask", "valid", "lengths", "burn_in"),
     )
 )
-_OFFSET_BYTES = 4
 # A string counts as its offset; its bytes are rare.
-_FIXED_BYTES = sum(_OFFSET_BYTES if pa.types.is_string(row.type) else row.type.bit_width // 8 for row in ROW_FIELDS)
+_FIXED_BYTES = sum(OFFSET_BYTES if pa.types.is_string(row.type) else row.type.bit_width // 8 for row in ROW_FIELDS)
 # What holds the bitmaps of those that may be null.
 _VALID_BYTES = 1
 
@@ -184,7 +183,7 @@ class StreamSpec:
     def row_bytes(self) -> int:
         """Bytes that one more chunk adds to a message, its steps left out: its fixed columns, offsets and overlap."""
         overlap = sum(column.item_bytes for column in self.columns if column.overlap)
-        return _FIXED_BYTES + _VALID_BYTES + _OFFSET_BYTES * len(self.columns) + overlap + self.chunk_bytes
+        return _FIXED_BYTES + _VALID_BYTES + OFFSET_BYTES * len(self.columns) + overlap + self.chunk_bytes
 
     @cached_property
     def text_columns(self) -> tuple[Column, ...]:

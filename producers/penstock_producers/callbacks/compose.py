@@ -6,7 +6,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from penstock_producers.callbacks.base import Callbacks
-from penstock_producers.envs.lanes.containment import CONTAINED
+from penstock_producers.contained import CONTAINED
 from penstock_schemas.errors import SettingsError
 
 if TYPE_CHECKING:

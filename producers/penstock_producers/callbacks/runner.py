@@ -10,8 +10,8 @@ import numpy as np
 
 from penstock_producers.callbacks.base import BegunEpisode, EndedEpisode
 from penstock_producers.callbacks.compose import CallbackList, name_of
+from penstock_producers.contained import CONTAINED
 from penstock_producers.envs import Lanes
-from penstock_producers.envs.lanes.containment import CONTAINED
 from penstock_schemas.chunks import Ends
 from penstock_schemas.errors import EnvError
 from penstock_schemas.stream import INFO

@@ -10,7 +10,7 @@ import numpy as np
 from penstock_producers.check.rules import Rule
 from penstock_producers.check.twin import Part, replay
 from penstock_producers.check.values import difference, misfit, raised
-from penstock_producers.envs.lanes.containment import CONTAINED
+from penstock_producers.contained import CONTAINED
 from penstock_schemas.spaces import unflatten
 
 if TYPE_CHECKING:

@@ -14,8 +14,8 @@ from penstock_producers.check.rules import Rule
 from penstock_producers.check.single import SINGLE, check_single
 from penstock_producers.check.twin import ROUNDING, Twins
 from penstock_producers.check.vector import check_vector
+from penstock_producers.contained import CONTAINED
 from penstock_producers.envs.lanes import Containment
-from penstock_producers.envs.lanes.containment import CONTAINED
 from penstock_producers.envs.make import make_envs
 from penstock_producers.envs.seeds import Seeds
 from penstock_schemas.errors import EnvError, PenstockError, SpaceError

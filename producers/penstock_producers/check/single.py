@@ -13,7 +13,7 @@ from penstock_producers.check.report import Findings, ModeReport
 from penstock_producers.check.rules import Rule
 from penstock_producers.check.twin import replay
 from penstock_producers.check.values import arrays, describe, difference, misfit, raised
-from penstock_producers.envs.lanes.containment import CONTAINED
+from penstock_producers.contained import CONTAINED
 from penstock_producers.spaces import from_gymnasium
 from penstock_schemas.errors import EnvError, SpaceError
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Self
 import numpy as np
 
 from penstock_producers.check.values import arrays, difference, misfit, unequal
-from penstock_producers.envs.lanes.containment import CONTAINED
+from penstock_producers.contained import CONTAINED
 from penstock_producers.spaces import from_gymnasium
 from penstock_schemas.spaces import leaves, unflatten
 

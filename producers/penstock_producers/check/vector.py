@@ -10,8 +10,8 @@ from gymnasium.vector import AutoresetMode
 
 from penstock_producers.check.rules import Rule
 from penstock_producers.check.values import describe, raised
+from penstock_producers.contained import CONTAINED
 from penstock_producers.envs.closing import close_vector_env
-from penstock_producers.envs.lanes.containment import CONTAINED
 from penstock_producers.spaces import batch_reader, from_gymnasium
 from penstock_schemas.errors import EnvError, SpaceError
 

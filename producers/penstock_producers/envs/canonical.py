@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv
 
+from penstock_producers.contained import CONTAINED
 from penstock_producers.envs.closing import close_vector_env
 from penstock_producers.envs.infos import info_columns
-from penstock_producers.envs.lanes.containment import CONTAINED
 from penstock_producers.envs.options import options_from_json, options_to_json
 from penstock_producers.envs.rows import Answer, Rows
 from penstock_producers.envs.vector_infos import VectorInfos, each_info, final_infos

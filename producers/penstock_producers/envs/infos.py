@@ -11,7 +11,7 @@ import numpy as np
 from penstock_producers.envs.casting import cast
 from penstock_schemas.columns import Column
 from penstock_schemas.errors import EnvError, SpaceError
-from penstock_schemas.spaces.arrays import utf8_size
+from penstock_schemas.spaces.arrays import OFFSET_BYTES, utf8_size
 from penstock_schemas.stream import INFO
 
 if TYPE_CHECKING:
@@ -24,7 +24,6 @@ if TYPE_CHECKING:
 _LOG = logging.getLogger(__name__)
 # A longer text is left out: messages are planned by what a step takes at most.
 MAX_TEXT_BYTES = 256
-_OFFSET_BYTES = 4
 _DETAIL_CHARACTERS = 100
 _NUMBERS = "biuf"
 
@@ -113,7 +112,7 @@ class InfoBuffer:
 def _column(key: str, value: Any, name: str) -> Column:
     if isinstance(value, str):
         return Column(
-            INFO + key, (), np.dtype(object), overlap=True, nullable=True, max_item_bytes=_OFFSET_BYTES + MAX_TEXT_BYTES
+            INFO + key, (), np.dtype(object), overlap=True, nullable=True, max_item_bytes=OFFSET_BYTES + MAX_TEXT_BYTES
         )
     try:
         array = np.asarray(value)

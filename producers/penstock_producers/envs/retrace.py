@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
+from penstock_producers.contained import CONTAINED
 from penstock_producers.envs.casting import cast
-from penstock_producers.envs.lanes.containment import CONTAINED
 from penstock_schemas.errors import EnvError
 from penstock_schemas.spaces import flatten, leaves, unflatten
 

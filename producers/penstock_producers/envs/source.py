@@ -13,7 +13,7 @@ import gymnasium
 from gymnasium.envs.registration import EnvSpec
 from gymnasium.vector import VectorEnv
 
-from penstock_producers.envs.lanes.containment import CONTAINED
+from penstock_producers.contained import CONTAINED
 from penstock_producers.envs.names import find_env
 from penstock_producers.envs.wrapper import Wrapper
 from penstock_schemas.errors import EnvError, PenstockError

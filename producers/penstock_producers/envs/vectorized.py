@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv
 
+from penstock_producers.contained import CONTAINED
 from penstock_producers.envs.canonical import CanonicalEnv
 from penstock_producers.envs.closing import close_vector_env
-from penstock_producers.envs.lanes.containment import CONTAINED
 from penstock_schemas.errors import EnvError, PenstockError
 
 if TYPE_CHECKING:

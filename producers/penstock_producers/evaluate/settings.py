@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 import re
-from typing import Annotated, Literal, Self, TypeAlias
+from typing import Literal, Self, TypeAlias
 
-from pydantic import Field, FilePath, model_validator
+from pydantic import FilePath, model_validator
 from pydantic_settings import SettingsConfigDict
 
 from penstock_producers.evaluate.run import ATTEMPTS, BATCH
 from penstock_producers.settings import ProducerSettings
-from penstock_schemas.service.settings import StreamName
+from penstock_schemas.service.settings import Positive, StreamName
 
-Positive: TypeAlias = Annotated[int, Field(ge=1)]
-OptionalWeights: TypeAlias = FilePath | None
-PublishName: TypeAlias = StreamName | None
 Output: TypeAlias = Literal["table", "json"]
 
 _MOST_SEEDS = 1_000_000
@@ -33,7 +30,7 @@ class EvaluationSettings(ProducerSettings):
     stream: StreamName = "evaluation"
     """The stream whose policy is evaluated: the newest version in its topic."""
 
-    weights: OptionalWeights = None
+    weights: FilePath | None = None
     """A version's weights to evaluate instead, a file as stores keep them in policies/."""
 
     seeds: str = "0..99"
@@ -54,7 +51,7 @@ class EvaluationSettings(ProducerSettings):
     watch: bool = False
     """Evaluate each new version of the stream's policy as it comes, until stopped, and serve /metrics meanwhile."""
 
-    publish: PublishName = None
+    publish: StreamName | None = None
     """The stream of its own to which the episodes are published, chunk by chunk as a producer's; nowhere without."""
 
     @property

@@ -30,8 +30,8 @@ if TYPE_CHECKING:
 StreamName: TypeAlias = Annotated[str, StringConstraints(pattern=r"^[a-zA-Z0-9._-]{1,100}$")]
 Servers: TypeAlias = Annotated[str, StringConstraints(pattern=r"^[^\s,]+:\d+(,[^\s,]+:\d+)*$")]
 Port: TypeAlias = Annotated[int, Field(ge=0, le=65535)]
-OptionalPath: TypeAlias = Path | None
-OptionalFile: TypeAlias = FilePath | None
+Positive: TypeAlias = Annotated[int, Field(ge=1)]
+PositiveSeconds: TypeAlias = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 SecurityProtocol: TypeAlias = Literal["PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"]
 SaslMechanism: TypeAlias = Literal["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"]
 LogLevel: TypeAlias = Literal["debug", "info", "warning", "error"]
@@ -55,7 +55,7 @@ class ServiceSettings(BaseSettings):
         cli_show_env_vars=True,
     )
 
-    config: OptionalPath = None
+    config: Path | None = None
     """A TOML file with settings, named as here with underscores; environment and flags override it."""
 
     stream: StreamName
@@ -73,16 +73,16 @@ class ServiceSettings(BaseSettings):
     sasl_username: str | None = None
     """The user to log in to Kafka as."""
 
-    sasl_password_file: OptionalFile = None
+    sasl_password_file: FilePath | None = None
     """The file that holds that user's password."""
 
-    ssl_cafile: OptionalFile = None
+    ssl_cafile: FilePath | None = None
     """PEM file of the authorities that sign the brokers' certificates; without it the system's."""
 
-    ssl_certfile: OptionalFile = None
+    ssl_certfile: FilePath | None = None
     """PEM file of this client's certificate."""
 
-    ssl_keyfile: OptionalFile = None
+    ssl_keyfile: FilePath | None = None
     """PEM file of the client certificate's key, where the certificate's file does not hold it."""
 
     metrics_host: str = "127.0.0.1"

@@ -24,7 +24,8 @@ WIRE_DTYPES = (
 _INTEGERS = ("int8", "uint8", "int16", "uint16", "int32", "uint32", "int64")
 # A character takes at most so many bytes in UTF-8.
 _CHARACTER_BYTES = 4
-_OFFSET_BYTES = 4
+# Of a string or a list in Arrow.
+OFFSET_BYTES = 4
 
 
 def travels(dtype: np.dtype[Any]) -> bool:
@@ -286,7 +287,7 @@ class Text:
     @property
     def item_bytes(self) -> int:
         """Bytes of one string, its offset included, at most."""
-        return _OFFSET_BYTES + _CHARACTER_BYTES * self.max_length
+        return OFFSET_BYTES + _CHARACTER_BYTES * self.max_length
 
     def contains(self, values: NDArray[Any]) -> NDArray[np.bool_]:
         """Tell which values are strings of these lengths and characters, and can be written as UTF-8."""

@@ -13,9 +13,6 @@ OBSERVATION = "env_observation"
 SPACES = "env_spaces"
 INFO = "env_info"
 
-# What an env may raise: one that calls sys.exit() ends its episode, not the process.
-CONTAINED = (Exception, SystemExit)
-
 _DETAIL_CHARACTERS = 200
 
 

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 import gymnasium
 import numpy as np
 
-from penstock_producers.envs.lanes.containment import CONTAINED, RAISED, SPACES, Fault
+from penstock_producers.contained import CONTAINED
+from penstock_producers.envs.lanes.containment import RAISED, SPACES, Fault
 from penstock_producers.envs.options import options_from_json
 from penstock_producers.spaces import from_gymnasium
 from penstock_schemas.errors import EnvError, PenstockError

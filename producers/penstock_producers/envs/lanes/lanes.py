@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from penstock_producers.contained import CONTAINED
 from penstock_producers.envs.lanes.agenda import Wish
 from penstock_producers.envs.lanes.buffers import Block, share
-from penstock_producers.envs.lanes.containment import CONTAINED, DEFAULT, DIED, Containment, Fault
+from penstock_producers.envs.lanes.containment import DEFAULT, DIED, Containment, Fault
 from penstock_producers.envs.lanes.engine import Engine
 from penstock_producers.envs.lanes.lane import Begin, Lane
 from penstock_producers.envs.lanes.local import LocalLane

@@ -5,9 +5,9 @@ from __future__ import annotations
 import copy
 from typing import TYPE_CHECKING, Any
 
+from penstock_producers.contained import CONTAINED
 from penstock_producers.envs.infos import info_columns
 from penstock_producers.envs.lanes.buffers import Spaces
-from penstock_producers.envs.lanes.containment import CONTAINED
 from penstock_producers.spaces import from_gymnasium
 from penstock_schemas.errors import EnvError, SpaceError
 

@@ -15,8 +15,8 @@ import time
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
+from penstock_producers.contained import CONTAINED
 from penstock_producers.envs.lanes.buffers import Spaces, share
-from penstock_producers.envs.lanes.containment import CONTAINED
 from penstock_producers.envs.lanes.lane import Lane
 from penstock_producers.envs.lanes.probe import probe
 from penstock_producers.envs.lanes.wire import Channel, read_order, write_result
