@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 from contextlib import closing
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -180,17 +181,19 @@ def test_one_env_is_rebuilt_with_other_settings_that_stay(kind: str) -> None:
         assert len(driver.episodes[0]) == 1
 
 
+@pytest.mark.parametrize("rebuilt_last", [False, True])
 @pytest.mark.parametrize("kind", ["local", "workers"])
-def test_what_is_wished_for_a_busy_env_adds_up(kind: str) -> None:
+def test_what_is_wished_for_a_busy_env_adds_up(kind: str, rebuilt_last: bool) -> None:
     with closing(KINDS[kind](2, longest=1000)) as lanes:
         driver = Driver(lanes, 2)
         lanes.send(driver.answer.ready, driver.act(driver.answer))
-        lanes.rebuild(1, longest=1)
-        lanes.reset_env(1, {"level": 4})
+        wishes = [partial(lanes.rebuild, 1, longest=1), partial(lanes.reset_env, 1, {"level": 4})]
+        for wish in reversed(wishes) if rebuilt_last else wishes:
+            wish()
         driver.file(lanes.recv(10.0))
         driver.run(lambda: len(driver.episodes[1]) > 3)
         assert driver.answers[1] > 0  # its step from before is there
-        assert driver.episodes[1][0].end == "reset"
+        assert driver.episodes[1][0].end == ("rebuilt" if rebuilt_last else "reset")
         assert driver.episodes[1][1].options == '{"level": 4}'
         assert [len(episode.rewards) for episode in driver.episodes[1][1:3]] == [1, 1]
         assert [episode.options for episode in driver.episodes[1][2:]] == [None] * (len(driver.episodes[1]) - 2)

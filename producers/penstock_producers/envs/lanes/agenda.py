@@ -139,7 +139,10 @@ class Agenda:
 
 
 def _added(before: Begin | None, later: Begin) -> Begin:
-    """What is to begin where something else was to begin before: an env that was to be made anew still is."""
-    if before is None or later.rebuild or not before.rebuild:
+    """What is to begin where something else was to begin before.
+
+    An env that was to be made anew still is; one that is to be made anew begins with the options it was to begin with.
+    """
+    if before is None or not (before.rebuild or later.rebuild):
         return later
-    return before._replace(options=later.options)
+    return later._replace(options=before.options) if later.rebuild else before._replace(options=later.options)
