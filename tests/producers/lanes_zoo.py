@@ -4,17 +4,26 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
 import sys
 import time
-from typing import Any
+from asyncio import CancelledError
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import gymnasium
 import numpy as np
 from gymnasium import spaces
 
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
 KINDS = (
     "raise",
+    "mute",
     "exit",
+    "cancel",
     "raise_in_reset",
     "nan_reward",
     "no_reward",
@@ -27,13 +36,13 @@ KINDS = (
 )
 IN_RESET = {"raise_in_reset", "spaces"}
 FAULT_OF = {
-    **dict.fromkeys(("raise", "exit", "raise_in_reset"), "env_raised"),
+    **dict.fromkeys(("raise", "mute", "exit", "cancel", "raise_in_reset"), "env_raised"),
     **dict.fromkeys(("nan_reward", "no_reward"), "env_reward"),
     **dict.fromkeys(("nan", "outside", "shape", "dtype"), "env_observation"),
     "info": "env_info",
     "spaces": "env_spaces",
-    "hang": "env_hung",
-    "kill": "env_died",
+    **dict.fromkeys(("hang", "leave"), "env_hung"),
+    **dict.fromkeys(("kill", "fork", "signal"), "env_died"),
 }
 
 
@@ -45,6 +54,52 @@ ANSWERS: dict[str, Any] = {
     "shape": lambda good, info: (good[:2], 0.0, False, False, info),
     "dtype": lambda good, info: (good.astype(np.float64), 0.0, False, False, info),
     "info": lambda good, info: (good, 0.0, False, False, None),
+}
+
+
+class MuteError(Exception):
+    def __str__(self) -> str:
+        raise ValueError("no text")
+
+
+def spin() -> None:
+    while True:
+        pass
+
+
+def leave() -> None:
+    """Change the group for that of the parent, and hang."""
+    os.setpgid(0, os.getpgid(os.getppid()))
+    hang()
+
+
+def spawn() -> None:
+    subprocess.run([sys.executable, "-c", "import time; time.sleep(1000)"], check=False)
+
+
+def fork() -> None:
+    """Die, while a child lives that holds all that was open."""
+    if os.fork():
+        kill()
+    hang()
+
+
+hang = partial(time.sleep, 1000)
+kill = partial(signal.raise_signal, signal.SIGKILL)
+RAISED = {
+    "raise": RuntimeError("boom " + 500 * "x"),
+    "mute": MuteError(),
+    "exit": SystemExit(3),
+    "cancel": CancelledError(),
+}
+DEEDS: dict[str, Callable[[], object]] = {
+    "hang": hang,
+    "spin": spin,
+    "leave": leave,
+    "spawn": spawn,
+    "kill": kill,
+    "fork": fork,
+    "signal": partial(signal.raise_signal, signal.SIGRTMIN + 6),
 }
 
 
@@ -104,18 +159,9 @@ class Course(gymnasium.Env[Any, Any]):
         good = self.buffer
         if wrong in ANSWERS:
             return ANSWERS[wrong](good, info)
-        match wrong:
-            case "raise":
-                raise RuntimeError("boom " + 500 * "x")
-            case "exit":
-                sys.exit(3)
-            case "hang":
-                time.sleep(1000)
-            case "spin":
-                while True:
-                    pass
-            case "kill":
-                os.kill(os.getpid(), signal.SIGKILL)
+        if wrong in RAISED:
+            raise RAISED[wrong]
+        DEEDS[wrong]()
         raise AssertionError(wrong)
 
     def render(self) -> Any:
@@ -172,3 +218,48 @@ def brittle(env_index: int, path: str, **settings: Any) -> Course:
         except FileExistsError:
             raise OSError("its port is taken") from None
     return Course(env_index, **settings)
+
+
+def stuck(env_index: int, path: str, **settings: Any) -> Course:
+    """Env 1 can be made once: the next time that takes for ever."""
+    try:
+        return brittle(env_index, path, **settings)
+    except OSError:
+        time.sleep(1000)
+        raise
+
+
+class Marked(Course):
+    """Leaves a file in a folder when it is closed."""
+
+    folder: Path
+
+    def close(self) -> None:
+        (self.folder / str(self.env_index)).touch()
+
+
+def incomplete(env_index: int, folder: str) -> Marked:
+    """Env 3 cannot be made."""
+    if env_index == 3:
+        raise OSError("no room for a fourth")
+    made = Marked(env_index)
+    made.folder = Path(folder)
+    return made
+
+
+class Novel(Course):
+    """Observes a text that no socket holds."""
+
+    def __init__(self, env_index: int) -> None:
+        super().__init__(env_index)
+        self.observation_space = spaces.Text(1 << 20, charset="a")
+
+    def reset(self, **asked: Any) -> Any:
+        return "a", super().reset(**asked)[1]
+
+    def step(self, action: Any) -> Any:
+        return "a" * (1 << 20), *super().step(action)[1:]
+
+
+def novel(env_index: int) -> Novel:
+    return Novel(env_index)

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from penstock_producers.envs.lanes import Containment, Lanes
+from penstock_producers.envs.lanes.recovery import Recovery
 from penstock_producers.envs.seeds import Seeds
 from penstock_schemas.errors import EnvError
 from tests.producers.lanes_driving import BAD, QUICK, Clock, Driver, check_siblings, local, workers
@@ -52,7 +53,7 @@ def test_workers_contain_the_same(lockstep: bool, wrong: str) -> None:
     check_siblings(driver, local(4), 4)
 
 
-@pytest.mark.parametrize("wrong", ["hang", "kill"])
+@pytest.mark.parametrize("wrong", ["hang", "leave", "kill", "fork", "signal"])
 @pytest.mark.parametrize("lockstep", [False, True])
 def test_a_worker_of_its_own_contains_what_a_process_cannot(wrong: str, lockstep: bool) -> None:
     containment = Containment(step_timeout=0.5, backoff=0.0, max_rebuilds=1000)
@@ -60,7 +61,11 @@ def test_a_worker_of_its_own_contains_what_a_process_cannot(wrong: str, lockstep
         driver = Driver(lanes, 3)
         driver.run(lambda: lanes.faults.total() >= 3 and driver.answers[BAD] >= 6)
         check_aborts(driver, FAULT_OF[wrong], 3)
-        detail = {"hang": "no answer within 0.5 s", "kill": "killed by SIGKILL"}[wrong]
+        detail = {
+            **dict.fromkeys(("hang", "leave"), "no answer within 0.5 s"),
+            **dict.fromkeys(("kill", "fork"), "killed by SIGKILL"),
+            "signal": "killed by signal 40",
+        }[wrong]
         assert all(detail in e.end for e in driver.episodes[BAD] if e.end.startswith("env_"))
         if not lockstep:  # the siblings did not wait
             assert min(driver.answers[0], driver.answers[2]) > 10 * driver.answers[BAD]
@@ -114,6 +119,21 @@ def test_a_budget_used_up_fails_after_everything_was_handed_over(make: Callable[
         assert driver.answers[0] >= 3
         with pytest.raises(EnvError, match="env 1 failed"):
             lanes.recv(0.0)
+
+
+def test_what_is_due_next_is_told_also_while_another_waits_for_its_worker() -> None:
+    clock = Clock()
+    recovery = Recovery(3, name="zoo", containment=Containment(backoff=1.0), clock=clock, can_rebuild=True)
+    recovery.failed(0, "env_raised")
+    clock.now = 0.5
+    recovery.failed(1, "env_raised")
+    clock.now = 1.2
+    assert recovery.due() == [0]  # and stays so: its worker is busy
+    assert recovery.next_due() == 1.5
+    clock.now = 1.6  # nobody has looked since
+    assert recovery.next_due() == 1.5
+    assert recovery.due() == [0, 1]
+    assert recovery.next_due() is None
 
 
 def test_an_episode_that_ends_by_itself_gives_the_whole_budget_again() -> None:

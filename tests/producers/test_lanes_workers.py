@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import os
+import select
 import signal
 import subprocess
 import sys
@@ -11,8 +13,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from penstock_producers.envs.lanes import Containment
+from penstock_producers.envs.lanes import Containment, Lanes
 from penstock_producers.envs.lanes.remote import State
+from penstock_producers.envs.seeds import ListedSeeds
+from penstock_producers.envs.source import EnvSource
 from penstock_schemas.errors import EnvError
 from tests.producers.lanes_driving import Clock, Driver, workers
 from tests.producers.publishing import wait_until
@@ -88,7 +92,7 @@ PARENT = """
 import sys, time
 from tests.producers.lanes_driving import workers
 import numpy as np
-lanes = workers(2, 2, wrong="hang", bad=1, one_in=1)
+lanes = workers(2, 2, wrong="spawn", bad=1, one_in=1)
 answer = lanes.reset()
 lanes.send(answer.ready, (np.zeros(2),))
 print(*(lane._process.pid for lane in lanes._workers.lanes), flush=True)
@@ -96,7 +100,20 @@ time.sleep(1000)
 """
 
 
-def test_workers_end_when_their_parent_is_killed_also_one_that_hangs() -> None:
+def group(leader: int) -> list[int]:
+    """The processes of a group that run."""
+    pids = (int(path.name) for path in Path("/proc").iterdir() if path.name.isdecimal())
+    return [pid for pid in pids if is_running(pid) and group_of(pid) == leader]
+
+
+def group_of(pid: int) -> int:
+    try:
+        return os.getpgid(pid)
+    except ProcessLookupError:
+        return -1
+
+
+def test_workers_end_when_their_parent_is_killed_with_what_their_envs_started() -> None:
     root = str(Path(__file__).parents[2])
     with subprocess.Popen(  # noqa: S603 - our own script
         [sys.executable, "-c", PARENT], cwd=root, stdout=subprocess.PIPE, text=True
@@ -104,9 +121,9 @@ def test_workers_end_when_their_parent_is_killed_also_one_that_hangs() -> None:
         assert parent.stdout is not None
         pids = list(map(int, parent.stdout.readline().split()))
         assert len(pids) == 2
-        assert all(map(is_running, pids))
+        wait_until(lambda: [len(group(pid)) for pid in pids] == [1, 2])
         parent.kill()
-    wait_until(lambda: not any(map(is_running, pids)))
+    wait_until(lambda: not any(map(group, pids)))
 
 
 def test_a_worker_killed_while_it_waits_is_replaced() -> None:
@@ -200,3 +217,65 @@ def test_a_worker_killed_while_all_are_reset_comes_back() -> None:
 def test_envs_that_cannot_be_made_are_told_by_the_worker() -> None:
     with pytest.raises(EnvError, match=r"has no attribute|nobody"):
         workers(2, 2, env="nobody")
+
+
+def test_those_that_were_made_are_closed_where_another_cannot_be(tmp_path: Path) -> None:
+    with pytest.raises(EnvError, match="no room for a fourth"):
+        workers(4, 2, env="incomplete", folder=str(tmp_path))
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["0", "1", "2"]
+
+
+def test_settings_that_no_worker_can_be_given_leave_nothing_open() -> None:
+    before = len(list(Path("/proc/self/fd").iterdir()))
+    with pytest.raises(EnvError, match="not plain JSON"):
+        workers(2, 2, wrong={"raise"})
+    assert len(list(Path("/proc/self/fd").iterdir())) == before
+
+
+def test_more_seeds_than_a_socket_holds_keep_nobody_waiting() -> None:
+    seeds = ListedSeeds(range(1 << 62, (1 << 62) + 100_000), 2)
+    source = EnvSource("tests.producers.lanes_zoo:course", {}, (), "pod-0")
+    # Nothing is waited for but the workers' hello: what they are told lies there before they can read.
+    with closing(Lanes.workers(source, 2, 2, seeds=seeds, containment=Containment(step_timeout=0.01))) as lanes:
+        assert [process.poll() for process in processes(lanes)] == [None, None]
+
+
+def test_an_answer_longer_than_its_socket_holds_is_no_hang() -> None:
+    clock = Clock()
+    with closing(workers(1, 1, env="novel", containment=Containment(step_timeout=5.0), clock=clock)) as lanes:
+        lanes.send(lanes.reset().ready, (np.zeros(1),))
+        (lane,) = lanes._workers.lanes
+        assert select.select([lane.filenos[0]], [], [], 10.0)[0]
+        processes(lanes)[0].send_signal(signal.SIGSTOP)  # with a part of its answer still to be sent
+        clock.now = 6.0
+        assert lanes.recv(0.0).steps is None
+        processes(lanes)[0].send_signal(signal.SIGCONT)
+        answer = lanes.recv(10.0)
+        assert answer.steps is not None
+        assert len(answer.steps.observation[0][0]) == 1 << 20
+
+
+def test_a_hang_while_an_env_is_made_anew_is_told_with_the_time_that_it_had(tmp_path: Path) -> None:
+    clock = Clock()
+    settings: dict[str, Any] = {"path": str(tmp_path / "made"), "wrong": "raise", "bad": 1, "one_in": 1}
+    with closing(
+        workers(2, 2, env="stuck", containment=Containment(backoff=0.0, step_timeout=5.0), clock=clock, **settings)
+    ) as lanes:
+        driver = Driver(lanes, 2)
+        driver.run(lambda: lanes.faults["env_raised"] == 1)
+        driver.run(lambda: lanes._workers.lanes[1].state is State.BUSY)
+        clock.now = 121.0
+        driver.run(lambda: lanes.faults["env_hung"] == 1)
+        assert lanes.last_fault[1] == "env_hung: no answer within 120 s: its worker process was killed"
+
+
+def test_options_that_a_lost_worker_had_not_been_told_of_are_those_of_the_next_reset() -> None:
+    with closing(workers(2, 2, longest=1000)) as lanes:
+        driver = Driver(lanes, 2)
+        processes(lanes)[0].kill()
+        processes(lanes)[0].wait()
+        lanes.reset_env(0, {"level": 7})
+        driver.file(lanes.recv(10.0))
+        assert driver.episodes[0][0].end == "reset"
+        driver.run(lambda: len(driver.episodes[0]) > 1)
+        assert driver.episodes[0][1].options == '{"level": 7}'

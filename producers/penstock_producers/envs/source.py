@@ -13,7 +13,7 @@ import gymnasium
 from gymnasium.envs.registration import EnvSpec
 from gymnasium.vector import VectorEnv
 
-from penstock_producers.contained import CONTAINED
+from penstock_producers.contained import CONTAINED, told
 from penstock_producers.envs.names import find_env
 from penstock_producers.envs.wrapper import Wrapper
 from penstock_schemas.errors import EnvError, PenstockError
@@ -170,4 +170,4 @@ class EnvSource:
         except PenstockError:
             raise
         except CONTAINED as error:
-            raise EnvError(f"environment {self.env!r} cannot be made {how}: {type(error).__name__}: {error}") from error
+            raise EnvError(f"environment {self.env!r} cannot be made {how}: {told(error)}") from error

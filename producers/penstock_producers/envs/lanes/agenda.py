@@ -120,10 +120,12 @@ class Agenda:
                 self.options.pop(env, None)
 
     def drop(self, env: int) -> None:
-        """Forget what an env that failed was to do; what was wished for it stays."""
+        """Forget what an env that failed was to do; what was wished for it, and options it was not told of, stay."""
         self._given[env] = False
         self.options.pop(env, None)
-        self._begin.pop(env, None)
+        begin = self._begin.pop(env, None)
+        if begin is not None and begin.options is not None:
+            self.wish(env, Wish("reset", begin))
 
     def clear(self) -> None:
         """Forget actions and wishes: all envs begin anew."""

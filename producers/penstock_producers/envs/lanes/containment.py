@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from penstock_producers.contained import told
+
 # The kinds of faults: how the reasons of aborted episodes begin.
 RAISED = "env_raised"
 HUNG = "env_hung"
@@ -52,4 +54,4 @@ class Fault(Exception):  # noqa: N818 - it is the reason of an abort, and no err
     @classmethod
     def raised(cls, error: BaseException, call: str) -> Fault:
         """What a call of the env's raised."""
-        return cls(RAISED, f"{call} raised {type(error).__name__}: {error}")
+        return cls(RAISED, f"{call} raised {told(error)}")

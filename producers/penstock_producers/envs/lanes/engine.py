@@ -243,10 +243,9 @@ class Engine:
 
     def _fail_all(self, lane: RemoteLane, fault: Fault) -> None:
         """A worker is lost, and with it the episodes of all its envs."""
-        due = self._recovery.due()
         for env in range(lane.start, lane.stop):
             # One that backs off still has lost nothing by this.
-            if env not in self._recovery or env in due:
+            if not self._recovery.backs_off(env):
                 self._fail(env, fault.kind, fault.detail)
 
     def _fail_lost(self) -> None:

@@ -238,6 +238,12 @@ class Lane:
 
     def _close(self, place: int) -> None:
         env, self.envs[place], self._steps[place] = self.envs[place], None, None
+        close_envs([env])
+
+
+def close_envs(envs: Sequence[AnyEnv | None]) -> None:
+    """Close those that are there, whatever they raise."""
+    for env in envs:
         if env is not None:
             with suppress(*CONTAINED):
                 env.close()

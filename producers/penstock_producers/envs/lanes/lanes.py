@@ -5,17 +5,16 @@ from __future__ import annotations
 import json
 import os
 import time
-from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from penstock_producers.contained import CONTAINED
+from penstock_producers.contained import CONTAINED, told
 from penstock_producers.envs.lanes.agenda import Wish
 from penstock_producers.envs.lanes.buffers import Block, share
 from penstock_producers.envs.lanes.containment import DEFAULT, DIED, Containment, Fault
 from penstock_producers.envs.lanes.engine import Engine
-from penstock_producers.envs.lanes.lane import Begin, Lane
+from penstock_producers.envs.lanes.lane import Begin, Lane, close_envs
 from penstock_producers.envs.lanes.local import LocalLane
 from penstock_producers.envs.lanes.probe import probe
 from penstock_producers.envs.lanes.remote import RemoteLane, State
@@ -92,9 +91,7 @@ class Lanes(Engine):
                 envs.append(make(index))  # noqa: PERF401 - those made so far are closed where one cannot be
             return cls._in_process(envs, make, seeds, infos, containment, clock, name)
         except BaseException:
-            for env in envs:
-                with suppress(Exception):
-                    env.close()
+            close_envs(envs)
             raise
 
     @classmethod
@@ -200,7 +197,8 @@ class Lanes(Engine):
     def reset_env(self, env: int, options: Mapping[str, Any] | None = None) -> None:
         """Begin a new episode in one env; the open one is aborted with the reason "reset".
 
-        Its reset row comes with the next answer, or, where the env is busy or down, when it is ready.
+        Its reset row comes with the next answer, or, where the env is busy or down, when it is ready. One whose worker
+        is lost amid this reset begins without the options.
 
         Args:
             env: its index.
@@ -236,7 +234,7 @@ class Lanes(Engine):
             try:
                 frame: NDArray[Any] | None = lane.render(env - lane.start)
             except CONTAINED as error:
-                raise EnvError(f"environment {self._name}: env {env}: render() raised {error!r}") from error
+                raise EnvError(f"environment {self._name}: env {env}: render() raised {told(error)}") from error
             return frame
         while lane.state is State.BUSY:
             self._wait(self._containment.step_timeout)

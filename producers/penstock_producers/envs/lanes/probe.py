@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 from typing import TYPE_CHECKING, Any
 
-from penstock_producers.contained import CONTAINED
+from penstock_producers.contained import CONTAINED, told
 from penstock_producers.envs.infos import info_columns
 from penstock_producers.envs.lanes.buffers import Spaces
 from penstock_producers.spaces import from_gymnasium
@@ -50,7 +50,7 @@ def probe(env: gymnasium.Env[Any, Any], infos: Sequence[str], *, seed: int, name
         except CONTAINED as error:
             raise EnvError(
                 f"environment {name}: its first reset and step, to see what its infos are, raised "
-                f"{type(error).__name__}: {error}; mend the environment"
+                f"{told(error)}; mend the environment"
             ) from error
         columns = info_columns(infos, _dicts(at_reset, at_step), name)
     return Spaces(observation, action, columns)

@@ -52,6 +52,8 @@ class Recovery:
         self._clock = clock
         self._can_rebuild = can_rebuild
         self._due: dict[int, float] = {}
+        # When was last looked whose time has come.
+        self._looked = clock()
         # Of each env that is not in health: its faults in a row, and its good steps since the last of them.
         self._in_a_row: Counter[int] = Counter()
         self._good_steps = np.zeros(num_envs, np.int64)
@@ -79,12 +81,16 @@ class Recovery:
 
     def due(self) -> list[int]:
         """The envs whose time has come, ascending."""
-        now = self._clock()
-        return sorted(env for env, due in self._due.items() if due <= now)
+        self._looked = self._clock()
+        return sorted(env for env, due in self._due.items() if due <= self._looked)
 
     def next_due(self) -> float | None:
-        """The earliest time at which an env is due."""
-        return min(self._due.values(), default=None)
+        """The earliest time at which an env is due that `due` has not told yet."""
+        return min((due for due in self._due.values() if due > self._looked), default=None)
+
+    def backs_off(self, env: int) -> bool:
+        """Whether an env is down, and its time has not come."""
+        return env in self._due and self._due[env] > self._clock()
 
     def begin(self, env: int) -> None:
         """Take an env off the list: it is being tried again."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 import os
 import signal
@@ -73,8 +74,8 @@ class RemoteLane:
         self._containment = containment
         self._clock = clock
         self.deadline = math.inf
-        # Its own, to close with the worker.
-        self._memory = os.dup(memory)
+        # How long the order that it runs may take.
+        self._limit = containment.step_timeout
         self._layout: dict[str, Any] | None = None
         self.spaces: Spaces | None = None
         self._settings = {
@@ -86,28 +87,36 @@ class RemoteLane:
             "check_bounds": containment.check_bounds,
         }
         self._name = repr(source.env)
+        # Its own, to close with the worker.
+        self._memory = os.dup(memory)
 
     @property
     def is_idle(self) -> bool:
         """Whether it takes an order."""
         return self.state is State.IDLE and self.result is None
 
-    def fileno(self) -> int:
-        """What becomes readable when the worker answers or ends."""
-        return self._channel.fileno()
+    @property
+    def filenos(self) -> Sequence[int]:
+        """What becomes readable when the worker answers or ends; the same ones until it is lost."""
+        return [self._channel.fileno(), *self._ended]
 
     def launch(self) -> None:
         """Start the worker; it is `IDLE` once it has said hello. Raises `OSError` where there is no room for it."""
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         try:
-            self._process = subprocess.Popen(  # noqa: S603 - this interpreter, and our own module
-                [sys.executable, "-m", __package__ + ".worker", str(theirs.fileno()), str(self._memory)],
-                stdin=subprocess.DEVNULL,
-                pass_fds=(theirs.fileno(), self._memory),
-                env=_environment(),
-                # What the env starts ends with it, and Ctrl-C is for the parent alone.
-                process_group=0,
-            )
+            # A file, since a socket would hold only so much of it until the worker reads.
+            with os.fdopen(os.memfd_create("penstock-worker"), "w+b") as settings:
+                # A worker that comes back makes each env when that is due.
+                settings.write(json.dumps({**self._settings, "make": self._layout is None}).encode())
+                settings.seek(0)
+                self._process = subprocess.Popen(  # noqa: S603 - this interpreter, and our own module
+                    [sys.executable, "-m", __package__ + ".worker", str(theirs.fileno()), str(self._memory)],
+                    stdin=settings,
+                    pass_fds=(theirs.fileno(), self._memory),
+                    env=_environment(),
+                    # What the env starts ends with it, and Ctrl-C is for the parent alone.
+                    process_group=0,
+                )
         except BaseException:
             ours.close()
             raise
@@ -115,10 +124,9 @@ class RemoteLane:
             theirs.close()
         ours.setblocking(False)  # noqa: FBT003 - it takes it by position only
         self._channel = Channel(ours, self._containment.step_timeout)
+        self._ended = _end_of(self._process.pid)
         self.state = State.STARTING
         self.deadline = self._clock() + START_TIMEOUT_S
-        # A worker that comes back makes each env when that is due.
-        self._tell({**self._settings, "make": self._layout is None})
 
     def poll(self) -> None:
         """Take what the worker has sent: one message, since it sends no other before it is told something.
@@ -132,6 +140,10 @@ class RemoteLane:
         except EOFError:
             raise Fault(DIED, self._death()) from None
         if message is None:
+            if self._process.poll() is not None:  # something that it started holds its socket open
+                raise Fault(DIED, self._death())
+            # It is sending: the rest of a long message comes as fast as it is taken.
+            self.deadline = max(self.deadline, self._clock() + self._containment.step_timeout)
             return
         if self.state is State.BUSY:
             self.result = read_result(message, self._block)
@@ -153,7 +165,8 @@ class RemoteLane:
         """Have the worker run an order."""
         makes = any(begin.rebuild for begin in order.begin.values())
         self.state = State.BUSY
-        self.deadline = self._clock() + (START_TIMEOUT_S if makes else self._containment.step_timeout)
+        self._limit = START_TIMEOUT_S if makes else self._containment.step_timeout
+        self.deadline = self._clock() + self._limit
         self._tell(*write_order(order, self._block))
 
     def render(self, place: int) -> NDArray[np.generic] | None:
@@ -174,8 +187,7 @@ class RemoteLane:
         """Why a worker past its deadline is lost."""
         if self.state is State.STARTING:
             return Fault(HUNG, f"its worker process did not start within {START_TIMEOUT_S:g} s, and was killed")
-        limit = self._containment.step_timeout
-        return Fault(HUNG, f"no answer within {limit:g} s: its worker process was killed")
+        return Fault(HUNG, f"no answer within {self._limit:g} s: its worker process was killed")
 
     def kill(self) -> None:
         """End the worker, and whatever it has started, at once."""
@@ -184,8 +196,12 @@ class RemoteLane:
         self._rest(State.LOST)
         with suppress(ProcessLookupError):
             os.killpg(self._process.pid, signal.SIGKILL)
+        # Its env may have moved it to another group.
+        self._process.kill()
         self._process.wait()
         self._channel.close()
+        for ended in self._ended:
+            os.close(ended)
 
     def ask_to_close(self) -> None:
         """Have the worker close its envs and end; `close` waits for it."""
@@ -217,9 +233,24 @@ class RemoteLane:
         with suppress(subprocess.TimeoutExpired):
             code = self._process.wait(timeout=1.0)
             if code < 0:
-                return f"its worker process was killed by {signal.Signals(-code).name}"
+                return f"its worker process was killed by {_signal_name(-code)}"
             return f"its worker process ended with exit code {code}"
         return "its worker process closed its socket"
+
+
+def _end_of(process: int) -> Sequence[int]:
+    """What becomes readable when a process ends; nothing where the system cannot tell, and its socket has to."""
+    try:
+        return [os.pidfd_open(process)]
+    except OSError:
+        return []
+
+
+def _signal_name(number: int) -> str:
+    try:
+        return signal.Signals(number).name
+    except ValueError:  # those for real time have none
+        return f"signal {number}"
 
 
 def _greeting(message: dict[str, Any]) -> Spaces:

@@ -54,8 +54,7 @@ class Workers:
     def take_in(self, timeout: float) -> bool:
         """Take what workers have sent, waiting for it; whether there was anything. Ends workers past their deadline."""
         events = self._epoll.poll(timeout)
-        for connection, _ in events:
-            lane = self._lane_of[connection]
+        for lane in dict.fromkeys(self._lane_of[fileno] for fileno, _ in events):
             try:
                 lane.poll()
             except Fault as fault:
@@ -70,7 +69,7 @@ class Workers:
         """Wait until a worker sends something or is late, or until it is `due`; answer for how long."""
         before = self._clock()
         until = min([before + longest, *(lane.deadline for lane in self.lanes)])
-        if due is not None and due > before:  # what is due already waits for its worker
+        if due is not None:
             until = min(until, due)
         wait = max(0.0, until - before)
         # A clock that stands still must not keep anyone waiting for ever.
@@ -78,7 +77,8 @@ class Workers:
 
     def lose(self, lane: RemoteLane, fault: Fault) -> None:
         """End a worker that is dead or hung."""
-        self._epoll.unregister(lane)
+        for fileno in lane.filenos:
+            self._epoll.unregister(fileno)
         lane.kill()
         self._lost(lane, fault)
 
@@ -88,8 +88,9 @@ class Workers:
         close(self.lanes)
 
     def _listen_to(self, lane: RemoteLane) -> None:
-        self._epoll.register(lane, select.EPOLLIN)
-        self._lane_of[lane.fileno()] = lane
+        for fileno in lane.filenos:
+            self._epoll.register(fileno, select.EPOLLIN)
+            self._lane_of[fileno] = lane
 
 
 def greet(lanes: Sequence[RemoteLane], name: str, clock: Callable[[], float]) -> Spaces:
@@ -99,17 +100,7 @@ def greet(lanes: Sequence[RemoteLane], name: str, clock: Callable[[], float]) ->
         EnvError: envs that cannot be made, or that differ.
         SpaceError: a space that is not mapped.
     """
-    with selectors.DefaultSelector() as selector:
-        for lane in lanes:
-            selector.register(lane, selectors.EVENT_READ, lane)
-        while selector.get_map():
-            for key, _ in selector.select(1.0):
-                _listen(key.data, name)
-            for lane in lanes:
-                if lane.spaces is not None and lane in selector.get_map():
-                    selector.unregister(lane)
-                elif lane.spaces is None and lane.deadline <= clock():
-                    raise EnvError(f"environment {name}: envs {lane.start} … {lane.stop - 1}: {lane.hung().detail}")
+    _listen_to_all(lanes, name, clock)
     spaces = [lane.spaces for lane in lanes if lane.spaces is not None]
     for lane, its in zip(lanes, spaces, strict=True):
         if (its.observation, its.action) != (spaces[0].observation, spaces[0].action):
@@ -118,6 +109,22 @@ def greet(lanes: Sequence[RemoteLane], name: str, clock: Callable[[], float]) ->
                 f"instead of {spaces[0].observation} and {spaces[0].action}; all envs of a stream have the same"
             )
     return spaces[0]
+
+
+def _listen_to_all(lanes: Sequence[RemoteLane], name: str, clock: Callable[[], float]) -> None:
+    with selectors.DefaultSelector() as selector:
+        for lane in lanes:
+            for fileno in lane.filenos:
+                selector.register(fileno, selectors.EVENT_READ, lane)
+        while selector.get_map():
+            for lane in dict.fromkeys(key.data for key, _ in selector.select(1.0)):
+                _listen(lane, name)
+                if lane.spaces is not None:
+                    for fileno in lane.filenos:
+                        selector.unregister(fileno)
+            for lane in lanes:
+                if lane.spaces is None and lane.deadline <= clock():
+                    raise EnvError(f"environment {name}: envs {lane.start} … {lane.stop - 1}: {lane.hung().detail}")
 
 
 def close(lanes: Sequence[RemoteLane]) -> None:
