@@ -135,6 +135,23 @@ class MaskIgnoringEnv(CountingVectorEnv):
         return np.ones_like(super().mask_of(options))
 
 
+class CorridorEnv(CountingVectorEnv):
+    """Observes how often each env went on; only env 0 ends, with each step, and every reset is one of all."""
+
+    def __init__(self, num_envs: int) -> None:
+        super().__init__(num_envs, "DISABLED")
+        self.truncated[0] = True
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
+        self.mask_of(options)
+        self.observations[:] = 0
+        return self.observations, {}
+
+    def step(self, actions: Any) -> Any:
+        self.observations[:, 0] += actions
+        return self.observations, self.rewards, self.terminated, self.truncated, {}
+
+
 class ForgetfulEnv(CountingVectorEnv):
     """SAME_STEP without the last observations."""
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import gymnasium
 import numpy as np
 import pytest
-from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv
+from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv, VectorEnv
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -269,6 +269,17 @@ def test_an_env_that_ignores_the_reset_mask_is_refused_at_its_first_partial_rese
         record(env, 3, zeros)
 
 
+def test_a_reset_mask_is_not_believed_for_ever_after_a_reset_that_looks_the_same() -> None:
+    env = CanonicalEnv(env_zoo.CorridorEnv(3), "CorridorEnv")
+    env.reset()
+    env.send(np.arange(3, dtype=np.int32), (np.array([1, 0, 0]),))
+    assert env.recv().resets is not None
+    env.send(np.arange(3, dtype=np.int32), (np.array([0, 1, 1]),))
+    assert env.recv().resets is None
+    with pytest.raises(EnvError, match=r"CorridorEnv.*ignores options\['reset_mask'\]: envs \[1, 2\] changed"):
+        env.recv()
+
+
 def always_ending() -> tuple[CanonicalEnv, SyncVectorEnv]:
     made = vectorized(partial(AlwaysEnds, resets=1), 2, "sync", AutoresetMode.DISABLED)
     return CanonicalEnv(made, "AlwaysEnds"), made
@@ -315,6 +326,16 @@ def test_a_last_observation_that_is_lost_is_an_error(factory: Any, message: str)
 def test_an_env_without_a_known_autoreset_mode_is_refused(mode: Any, declared: str) -> None:
     with pytest.raises(EnvError, match=rf"moded.*autoreset_mode.*but is {declared}: .*declare the mode"):
         CanonicalEnv(env_zoo.moded(2, mode), "moded")
+
+
+def test_what_another_env_wrote_into_the_metadata_of_all_is_no_declaration(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(VectorEnv.metadata, "autoreset_mode", AutoresetMode.NEXT_STEP)
+    made = env_zoo.CountingVectorEnv(2, "SAME_STEP")
+    made.metadata = VectorEnv.metadata
+    with pytest.raises(EnvError, match="but is none"):
+        CanonicalEnv(made)
+    made.autoreset_mode = AutoresetMode.SAME_STEP  # type: ignore[attr-defined]  # as some envs have it
+    assert CanonicalEnv(made).autoreset_mode is AutoresetMode.SAME_STEP
 
 
 def test_a_space_that_is_not_mapped_is_refused() -> None:

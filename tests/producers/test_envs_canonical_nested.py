@@ -226,6 +226,32 @@ def test_infos_are_kept_though_a_masked_reset_writes_into_their_arrays() -> None
             assert episode.infos == [(step % 2, step if step % 3 else None) for step in steps]
 
 
+@pytest.mark.parametrize(
+    ("answers", "message"),
+    [
+        ({4: []}, "infos must be a dict, but is a list"),
+        ({2: [False, False], 3: [False, False]}, "terminated must be an array"),
+        (
+            {4: {"at": np.zeros(2), "_at": np.ones(1, np.bool_)}},
+            r"infos\['_at'\] must tell of each of 2 envs .* shape \(1,\)",
+        ),
+    ],
+)
+def test_infos_of_an_env_that_answers_wrongly_are_not_taken(answers: dict[int, Any], message: str) -> None:
+    class Wrong(CountingVectorEnv):
+        def step(self, actions: Any) -> Any:
+            return tuple(answers.get(at, part) for at, part in enumerate(super().step(actions)))
+
+    def run() -> None:
+        env = CanonicalEnv(Wrong(2), infos=("at",))
+        env.reset()
+        env.send(np.arange(2, dtype=np.int32), (np.zeros(2, np.int64),))
+        env.recv()
+
+    with pytest.raises(EnvError, match=message):
+        run()
+
+
 def broken(change: Callable[[dict[str, Any]], Any]) -> CanonicalEnv:
     made = NestedVectorEnv(2)
     batch = made.batch

@@ -9,6 +9,7 @@ import numpy as np
 from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv
 
 from penstock_producers.contained import CONTAINED
+from penstock_producers.envs.autoreset import autoreset_mode
 from penstock_producers.envs.closing import close_vector_env
 from penstock_producers.envs.infos import info_columns
 from penstock_producers.envs.options import options_from_json, options_to_json
@@ -94,7 +95,7 @@ class CanonicalEnv:
         self.num_envs: int = env.num_envs
         self.observation_space = from_gymnasium(env.single_observation_space, "observation", self._name)
         self.action_space = from_gymnasium(env.single_action_space, "action", self._name)
-        self.autoreset_mode = _autoreset_mode(env, self._name)
+        self.autoreset_mode = autoreset_mode(env, self._name)
         if isinstance(env.unwrapped, AsyncVectorEnv):
             _check_async(env.unwrapped, self.autoreset_mode, self.observation_space, self._name)
         self._observations = VectorObservations(self.observation_space, self.num_envs, self._name)
@@ -106,7 +107,6 @@ class CanonicalEnv:
         self._always: NDArray[np.bool_] = _constant(np.ones(self.num_envs, dtype=np.bool_))
         self._done: NDArray[np.bool_] = np.zeros(self.num_envs, dtype=np.bool_)
         self._spare: NDArray[np.bool_] = np.zeros(self.num_envs, dtype=np.bool_)
-        self._mask_is_known_to_hold = False
         self._reset_failure: EnvError | None = None
         self._action: Any = _NO_ACTION
         nothing = tuple(np.empty((0, *leaf.space.shape), leaf.space.dtype) for leaf in leaves(self.observation_space))
@@ -232,15 +232,14 @@ class CanonicalEnv:
     def _reset_masked(self, done: NDArray[np.bool_], before: Leaves) -> tuple[Leaves, dict[str, Any]]:
         # gymnasium takes the mask out of the dict that it is given, hence a new one each time.
         after, infos = self._reset(options={_RESET_MASK: done.copy()})
-        if not self._mask_is_known_to_hold and not done.all():
-            touched = ~done & ~same_rows(before, after)
-            if touched.any():
-                raise EnvError(
-                    f"environment {self._name}: autoreset mode DISABLED, but its reset() ignores "
-                    f"options['reset_mask']: envs {np.flatnonzero(touched).tolist()} changed though only "
-                    f"{np.flatnonzero(done).tolist()} were to be reset; honour the mask, or declare the mode it has"
-                )
-            self._mask_is_known_to_hold = True
+        # Each time: a reset of all may look like one of some where the others stand at their beginning.
+        touched = ~done & ~same_rows(before, after)
+        if touched.any():
+            raise EnvError(
+                f"environment {self._name}: autoreset mode DISABLED, but its reset() ignores "
+                f"options['reset_mask']: envs {np.flatnonzero(touched).tolist()} changed though only "
+                f"{np.flatnonzero(done).tolist()} were to be reset; honour the mask, or declare the mode it has"
+            )
         return after, infos
 
     def _begun(self, done: NDArray[np.bool_], observation: Leaves, recorded: tuple[Info, ...]) -> Rows:
@@ -278,9 +277,12 @@ class CanonicalEnv:
         actions = self._random_actions()
         for _ in range(_PROBE_STEPS):
             try:
-                _, _, terminated, truncated, infos = self._env.step(actions.sample())
+                _, reward, terminated, truncated, infos = self._env.step(actions.sample())
             except CONTAINED as error:
                 raise self._failure("step", error) from error
+            self._check_columns(reward, terminated, truncated)
+            if not isinstance(infos, dict):
+                raise self._no_dict(infos)
             yield infos
             yield final_infos(infos, self._name)
             done = terminated | truncated
@@ -317,17 +319,6 @@ class CanonicalEnv:
             f"environment {self._name}: {call}() raised {type(error).__name__}: {error}; mend the environment, "
             "its own traceback comes with this error"
         )
-
-
-def _autoreset_mode(env: AnyVectorEnv, name: str) -> AutoresetMode:
-    mode = env.metadata.get("autoreset_mode")
-    if isinstance(mode, AutoresetMode):
-        return mode
-    declared = "none" if mode is None else repr(mode)
-    raise EnvError(
-        f"environment {name}: metadata['autoreset_mode'] must be a gymnasium.vector.AutoresetMode, but is {declared}: "
-        "without it a reset cannot be told from a step; declare the mode that the environment has"
-    )
 
 
 def _check_async(env: AsyncVectorEnv, mode: AutoresetMode, space: Space, name: str) -> None:

@@ -25,7 +25,8 @@ class VectorInfos:
     """Reads the recorded infos of n rows out of a vector environment's infos.
 
     `infos[key]` is an array with a row for each env, `infos["_" + key]` tells which envs have it; without that, all
-    have. A value that its column cannot hold is left out, counted, and the first of each key logged.
+    have. A value that its column cannot hold is left out, counted, and the first of each key logged; a mask of another
+    shape is an `EnvError`.
 
     Args:
         columns: of the recorded infos.
@@ -91,6 +92,11 @@ def _read(key: str, column: Column, buffer: InfoBuffer, infos: Mapping[str, Any]
     values = infos.get(key)
     mask = infos.get("_" + key)
     valid = np.ones(n, np.bool_) if mask is None else np.asarray(mask, np.bool_)
+    if valid.shape != (n,):
+        raise EnvError(
+            f"infos[{'_' + key!r}] must tell of each of {n} envs whether it has {key!r}, but has shape {valid.shape}; "
+            "mend the environment"
+        )
     if values is None or not valid.any():
         return np.full((n, *column.shape), None if column.is_text else 0, column.dtype), np.zeros(n, np.bool_)
     numbers = isinstance(values, np.ndarray) and values.dtype.kind in "biuf" and not column.is_text
