@@ -181,6 +181,11 @@ def test_a_store_that_was_removed_is_made_anew(tmp_path: Path) -> None:
     assert list(bucket.list("")) == ["a/1"]
 
 
+def test_a_bucket_may_be_the_root_of_all_folders(tmp_path: Path) -> None:
+    open_bucket("/").put(f"{tmp_path}/a/1".removeprefix("/"), b"x")
+    assert (tmp_path / "a" / "1").read_bytes() == b"x"
+
+
 def test_reading_a_folder_copies_nothing(tmp_path: Path) -> None:
     bucket = open_bucket(tmp_path)
     bucket.put("a", bytes(1 << 24))

@@ -162,7 +162,8 @@ class Folder:
 
     def _make(self, folder: Path) -> None:
         """Make a folder whose name survives; that of one that is found may be a dead writer's, and not synced yet."""
-        if folder in self._synced and folder.is_dir():
+        # The root of all folders has no name.
+        if folder == folder.parent or (folder in self._synced and folder.is_dir()):
             return
         found = folder.is_dir()
         if found and not folder.is_relative_to(self._root):
