@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import copy
 import itertools
+import math
 import multiprocessing
 import re
 import weakref
@@ -463,13 +464,23 @@ def test_what_learns_from_the_learner_does_not_draw_in_a_worker(folder: Path) ->
     ("arguments", "message"),
     [
         ({"view": "steps"}, "view 'steps': there are transitions, sequences, scan, episodes"),
+        ({"view": ["scan"]}, r"view \['scan'\]: there are transitions"),
         ({"rank": 1}, "give both"),
         ({"rank": 2, "world_size": 2}, "rank 2 of world_size 2"),
+        ({"rank": -1, "world_size": 2}, "rank -1: ranks begin at 0"),
+        ({"rank": "0", "world_size": 2}, "rank '0': a whole number, from 0 on"),
+        ({"rank": 0.5, "world_size": 2}, "rank 0.5: a whole number, from 0 on"),
+        ({"rank": 0, "world_size": 1.5}, "world_size 1.5: a whole number, from 1 on"),
         ({"view": "scan", "rank": 0, "world_size": 2}, "scan over 2 ranks: each would read another snapshot"),
         ({"view": "scan", "seed": 0}, "scan draws nothing"),
+        ({"seed": -1}, "seed -1: a seed is at least 0"),
+        ({"seed": 1.5}, "seed 1.5: a whole number, from 0 on"),
         ({"view": "episodes", "refresh_seconds": 1.0}, "episodes reads one snapshot"),
         ({"refresh_seconds": 1.0, "snapshot": "now"}, "was asked for and stays"),
         ({"refresh_seconds": -1.0}, "0 or more"),
+        ({"refresh_seconds": math.nan}, "refresh_seconds nan: 0 or more"),
+        ({"refresh_seconds": "x"}, "refresh_seconds 'x': a number"),
+        ({"cache": "x"}, "cache 'x': a Cache, as in"),
         ({"batchsize": 8}, r"arguments \['batchsize'\]: transitions takes batch_size, n_step, .*connectors$"),
         ({"view": "sequences", "n_step": 2}, r"arguments \['n_step'\]: sequences takes batch_size, length"),
         ({"view": "scan", "where": "x"}, "where 'x': a Where, as in"),

@@ -14,7 +14,7 @@ import torch
 from torch import distributed
 from torch.utils.data import IterableDataset, get_worker_info
 
-from penstock_consumers.replay.arguments import condition
+from penstock_consumers.replay.arguments import condition, number, whole
 from penstock_consumers.replay.replay import Replay
 from penstock_consumers.replay.torch.share import EmptyShareError, Share
 from penstock_consumers.replay.torch.shipped import Shipped
@@ -33,6 +33,7 @@ _LOG = logging.getLogger(__name__)
 
 _DRAWN = ("transitions", "sequences")
 _READ_ONCE = ("scan", "episodes")
+_VIEWS = (*_DRAWN, *_READ_ONCE)
 
 
 class ReplayDataset(IterableDataset[Any]):
@@ -87,11 +88,13 @@ class ReplayDataset(IterableDataset[Any]):
         **arguments: Any,
     ) -> None:
         super().__init__()
-        if view not in {*_DRAWN, *_READ_ONCE}:
-            raise SettingsError(f"view {view!r}: there are {', '.join((*_DRAWN, *_READ_ONCE))}")
+        if view not in _VIEWS:
+            raise SettingsError(f"view {view!r}: there are {', '.join(_VIEWS)}")
         # What is given may be of any type, whatever is declared.
         if not isinstance(store, str | Path):
             raise SettingsError(f"store {store!r}: a folder or a URL, for each worker opens the store by itself")
+        if not isinstance(cache, Cache | None):
+            raise SettingsError(f"cache {cache!r}: a Cache, as in cache=Cache(folder, max_bytes)")
         _check_arguments(view, arguments)
         condition(arguments.get("where"))
         self._store = str(store)
@@ -101,7 +104,7 @@ class ReplayDataset(IterableDataset[Any]):
         self._cache = None if cache is None else (cache.folder, cache.max_bytes)
         self._verify = verify
         self._refresh_seconds = refresh_seconds
-        self._seed = seed
+        self._seed = None if seed is None else whole("seed", seed, 0, "a seed is at least 0")
         self._rank, self._world_size = _place(rank, world_size)
         self._arguments = arguments
         if refresh_seconds is not None:
@@ -151,7 +154,8 @@ class ReplayDataset(IterableDataset[Any]):
         return Replay(bucket, self._snapshot, cache=cache, verify=self._verify)
 
     def _check_refresh(self, seconds: float) -> None:
-        if seconds < 0.0:
+        # NaN would never pass.
+        if not number("refresh_seconds", seconds) >= 0.0:
             raise SettingsError(f"refresh_seconds {seconds}: 0 or more")
         if self._view in _READ_ONCE:
             raise SettingsError(f"refresh_seconds {seconds}: {self._view} reads one snapshot")
@@ -182,8 +186,12 @@ def _place(rank: int | None, world_size: int | None) -> tuple[int, int]:
     if rank is None and world_size is None:
         together = distributed.is_available() and distributed.is_initialized()
         return (distributed.get_rank(), distributed.get_world_size()) if together else (0, 1)
-    if rank is None or world_size is None or not 0 <= rank < world_size:
-        raise SettingsError(f"rank {rank} of world_size {world_size}: give both, the rank from 0 to world_size - 1")
+    if rank is None or world_size is None:
+        raise SettingsError(f"rank {rank} of world_size {world_size}: give both")
+    rank = whole("rank", rank, 0, "ranks begin at 0")
+    world_size = whole("world_size", world_size, 1, "at least one process reads")
+    if rank >= world_size:
+        raise SettingsError(f"rank {rank} of world_size {world_size}: ranks end at world_size - 1")
     return rank, world_size
 
 
