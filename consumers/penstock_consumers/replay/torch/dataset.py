@@ -62,8 +62,8 @@ class ReplayDataset(IterableDataset[Any]):
             worker by itself. Never by default.
         seed: of `transitions` and `sequences`: the same draws whenever this is iterated over, also after a restart.
             None, the default here, takes it from torch's own generator, as a `DataLoader` seeds its workers: other
-            draws each time, the same ones again after `torch.manual_seed`. The methods of `Replay` have 0 as their
-            default: the same draws each time.
+            draws each time, the same ones again after `torch.manual_seed`, but not from workers that persist, which are
+            seeded when they start. The methods of `Replay` have 0 as their default: the same draws each time.
         rank: of this process among `world_size`; those of `torch.distributed` by default, where it is initialized.
         world_size: how many processes read.
         **arguments: those of the view, such as `batch_size`, `where` or `connectors`.
@@ -130,7 +130,7 @@ class ReplayDataset(IterableDataset[Any]):
 
     def _drawn(self, worker: int) -> Iterator[Any]:
         replay = self._open()
-        # In a worker, torch's generator has a seed that the loader drew for this iteration.
+        # In a worker, torch's generator has a seed that the loader drew when it started it.
         seed = int(torch.randint(2**63 - 1, ())) if self._seed is None else self._seed
         rng = np.random.default_rng(np.random.SeedSequence(seed, spawn_key=(self._rank, worker)))
         batches = getattr(replay, self._view)(seed=rng, **self._arguments)
