@@ -11,6 +11,7 @@ from penstock_consumers.store import commits
 from penstock_consumers.store.bucket import open_bucket
 from penstock_consumers.store_cli import run
 from penstock_schemas.chunks import Ends
+from tests.consumers import varied
 from tests.consumers.commands import answered
 from tests.consumers.messages import NESTED, Row, WrappedBucket, store_messages
 from tests.consumers.stores import Writer, episodes, stream
@@ -87,6 +88,14 @@ def test_ls_tells_what_an_episode_is(store: str, capsys: pytest.CaptureFixture[s
 )
 def test_ls_filters(store: str, capsys: pytest.CaptureFixture[str], words: list[str], expected: list[int]) -> None:
     assert ids(capsys, store, *words) == expected
+
+
+def test_ls_names_no_version_of_a_chunk_without_a_step(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    told = [varied.Told(length, (1, 2), ends=Ends.ABORTED, stepless=9) for length in (5, 3, 0)]
+    varied.store(open_bucket(tmp_path), [(0, told)])
+    found = answered(capsys, "ls", str(tmp_path))
+    versions = {one["length"]: (one["first_version"], one["last_version"]) for one in found}
+    assert versions == {5: (1, 2), 3: (1, 1), 0: (None, None)}
 
 
 def test_ls_of_nothing_says_so(store: str, capsys: pytest.CaptureFixture[str]) -> None:

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 _COLUMNS = (
     *("producer", "incarnation", "env", "episode", "length", "return", "ends", "abort_reason"),
-    *("closed_offset", "closed_ms", "policy_version"),
+    *("closed_offset", "closed_ms", "policy_version", "chunk_first_step"),
 )
 _END_NAMES = {int(value): name for name, value in ENDS.items()}
 
@@ -96,15 +96,17 @@ def _rows(
             # No more of one batch can be among the newest of all.
             rows = rows[np.argsort(fixed(batch, "closed_ms")[rows], kind="stable")[-limit:]]
         for row in batch.select(_COLUMNS).take(pa.array(rows)).to_pylist():
-            versions = row["policy_version"]
+            chunks = zip(row["policy_version"], row["chunk_first_step"], strict=True)
+            # Of a chunk without a step nothing tells who acted.
+            acted = [version for version, first_step in chunks if first_step < row["length"]] or [None]
             yield {
                 "id": episode_id(*(row[name] for name in ("producer", "incarnation", "env", "episode"))),
                 "length": row["length"],
                 "return": row["return"],
                 "end": _END_NAMES[row["ends"]],
                 "abort_reason": row["abort_reason"],
-                "first_version": versions[0],
-                "last_version": versions[-1],
+                "first_version": acted[0],
+                "last_version": acted[-1],
                 "closed_offset": row["closed_offset"],
                 "closed_ms": row["closed_ms"],
             }
