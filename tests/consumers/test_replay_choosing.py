@@ -328,7 +328,10 @@ def test_a_mixture_tells_what_a_part_tells_with_the_weights_of_the_mixture() -> 
         (lambda: Staleness(-1), "half_life_versions -1: a number above 0"),
         (lambda: Return(0.0), "temperature 0.0: a number above 0, or below"),
         (lambda: Return(float("nan")), "temperature nan"),
+        (lambda: Return("a"), "temperature a: a number above 0, or below"),
         (lambda: Mixture([]), r"Mixture\(\[\]\): at least one"),
+        (lambda: Mixture(zip([], [], strict=True)), r"Mixture\(<zip .*>\): at least one"),
+        (lambda: Mixture(5), r"Mixture\(5\): at least one"),
         (lambda: Mixture([(Uniform(), 1.0), (Recency(5), 0.0)]), r"Recency\(half_life_steps=5\): share 0.0: a number"),
         (lambda: Recency("5"), "half_life_steps 5: a number above 0"),
         (lambda: Mixture([Uniform(), Uniform()]), r"Mixture: Uniform\(over='steps'\): a pair \(chooser, share\)"),
@@ -343,6 +346,13 @@ def test_a_mixture_tells_what_a_part_tells_with_the_weights_of_the_mixture() -> 
 def test_what_makes_no_sense_is_refused(make: Callable[[], Chooser], told: str) -> None:
     with pytest.raises(SettingsError, match=told):
         make()
+
+
+def test_the_parts_of_a_mixture_may_come_from_an_iterator() -> None:
+    replay = Replay.open(stored(LAYOUTS["one segment"]))
+    parts = [(Uniform(), 1.0), (Recency(5), 3.0)]
+    one, other = (next(replay.transitions(choose=Mixture(given))) for given in (parts, iter(parts)))
+    np.testing.assert_array_equal(steps_of(one), steps_of(other))
 
 
 def test_two_parts_that_tell_the_same_are_refused() -> None:

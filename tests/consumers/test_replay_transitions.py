@@ -242,6 +242,7 @@ def test_only_the_columns_that_are_asked_for_in_their_own_order(bucket: Bucket) 
             r"columns \['rewards'\]: not of this view; there are observation, action",
         ),
         ({"columns": ["reward", 1]}, r"columns \[1\]: not of this view"),
+        ({"columns": [["reward"]]}, r"columns \[\['reward'\]\]: not of this view"),
         ({"columns": []}, "columns"),
         ({"columns": iter(["reward"])}, r"columns <list_iterator .*>: a collection of names, as in columns="),
         ({"columns": 5}, "columns 5: a collection of names"),

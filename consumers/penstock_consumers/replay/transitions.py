@@ -118,7 +118,7 @@ def chosen(columns: Collection[str] | None, known: Mapping[str, bool]) -> tuple[
         raise SettingsError(f"columns {given!r}: a collection of names, as in columns={told}")
     if not len(columns):
         raise SettingsError(f"columns {columns!r}: a batch has at least one; there are {', '.join(known)}")
-    unknown = [name for name in columns if name not in known]
+    unknown = [name for name in given if not (isinstance(name, str) and name in known)]
     if unknown:
         raise SettingsError(f"columns {unknown}: not of this view; there are {', '.join(known)}")
     return tuple(name for name in known if name in columns)

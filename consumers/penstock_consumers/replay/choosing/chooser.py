@@ -81,15 +81,16 @@ def chooser(given: Any) -> Chooser:
 
 def positive(name: str, value: Any) -> None:
     """Raise `SettingsError` unless a number is above 0 and finite."""
-    if not 0.0 < _number(value) < math.inf:
+    if not 0.0 < number(value) < math.inf:
         raise SettingsError(f"{name} {value}: a number above 0")
 
 
 def share(name: str, value: Any) -> None:
     """Raise `SettingsError` unless a number is from 0 to 1."""
-    if not 0.0 <= _number(value) <= 1.0:
+    if not 0.0 <= number(value) <= 1.0:
         raise SettingsError(f"{name} {value}: a number from 0 to 1")
 
 
-def _number(value: Any) -> float:
+def number(value: Any) -> float:
+    """Read a number; NaN where it is none."""
     return float(value) if isinstance(value, Real) else math.nan

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -38,14 +39,16 @@ class Mixture:
     parts: Sequence[tuple[Chooser, float]]
 
     def __post_init__(self) -> None:
-        if not self.parts:
-            raise SettingsError("Mixture([]): at least one (chooser, share)")
-        # What is given may be of any type, whatever is declared.
-        part: Any
-        for part in self.parts:
+        # What is given may be of any type, whatever is declared; an iterator would be used up by looking at it.
+        given: Any = self.parts
+        parts = tuple(given) if isinstance(given, Iterable) else ()
+        if not parts:
+            raise SettingsError(f"Mixture({given!r}): at least one (chooser, share)")
+        for part in parts:
             if not (isinstance(part, tuple | list) and len(part) == 2):  # noqa: PLR2004  (a pair)
                 raise SettingsError(f"Mixture: {part!r}: a pair (chooser, share), as in (Uniform(), 0.5)")
             positive(f"{chooser(part[0])}: share", part[1])
+        object.__setattr__(self, "parts", parts)
 
     def over(self, index: Index) -> Sampler:
         """Draw from an index."""

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from math import isfinite
+from math import inf
 from typing import TYPE_CHECKING
 
 import numpy as np
 
+from penstock_consumers.replay.choosing.chooser import number
 from penstock_consumers.replay.choosing.groups import Groups
 from penstock_consumers.replay.choosing.weighted import Weighted
 from penstock_schemas.errors import SettingsError
@@ -37,7 +38,7 @@ class Return:
     temperature: float = 1.0
 
     def __post_init__(self) -> None:
-        if not (self.temperature and isfinite(self.temperature)):
+        if not 0.0 < abs(number(self.temperature)) < inf:
             raise SettingsError(f"temperature {self.temperature}: a number above 0, or below 0 to prefer the worst")
 
     def over(self, index: Index) -> Sampler:
