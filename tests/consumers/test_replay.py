@@ -190,6 +190,15 @@ def test_commits_that_are_none_are_told(bucket: Bucket) -> None:
         Replay.open(bucket, snapshot={0: 1})
 
 
+@pytest.mark.parametrize("wrong", [5, None, b"producer-0/7/0/0"])
+def test_what_names_no_store_nor_episode_is_refused(bucket: Bucket, wrong: Any) -> None:
+    Writer(bucket, stream()).commit(0)
+    with pytest.raises(SettingsError, match=f"store {wrong!r}: a folder, a URL or a bucket"):
+        Replay.open(wrong)
+    with pytest.raises(SettingsError, match=f"name {wrong!r}: an episode's id"):
+        Replay.open(bucket).episode(wrong)
+
+
 @pytest.mark.parametrize(
     ("commits", "told"),
     [
@@ -530,7 +539,16 @@ def test_an_episode_is_found_by_its_id(bucket: Bucket) -> None:
 
 @pytest.mark.parametrize(
     "name",
-    ["producer-1/7/0/0", "producer-0/6/0/0", "producer-0/7/1/0", "producer-0/7/0/1", "producer-0/7/0", "", "x/-1/0/0"],
+    [
+        "producer-1/7/0/0",
+        "producer-0/6/0/0",
+        "producer-0/7/1/0",
+        "producer-0/7/0/1",
+        "producer-0/7/0",
+        "",
+        "x/-1/0/0",
+        f"producer-0/7/0/{5_000 * '9'}",
+    ],
 )
 def test_an_id_that_no_episode_has_is_named(bucket: Bucket, name: str) -> None:
     writer = Writer(bucket, stream())

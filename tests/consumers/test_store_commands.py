@@ -224,6 +224,7 @@ def test_show_of_an_open_episode_says_that_it_is_open(tmp_path: Path, capsys: py
         ("producer-9/7/2/2", "no episode 'producer-9/7/2/2' in it"),
         ("nonsense", "an id is producer/incarnation/env/episode"),
         ("producer-0/7/2/x", "an id is producer/incarnation/env/episode"),
+        (f"producer-0/7/2/{5_000 * '9'}", "an id is producer/incarnation/env/episode"),
     ],
 )
 def test_show_of_what_is_not_there(store: str, name: str, told: str, capsys: pytest.CaptureFixture[str]) -> None:

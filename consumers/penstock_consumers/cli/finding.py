@@ -9,6 +9,7 @@ import numpy as np
 from penstock_consumers.replay import snapshot
 from penstock_consumers.replay.episodes import named
 from penstock_consumers.replay.opening import Opener
+from penstock_consumers.replay.segment import KEY, parsed_id
 from penstock_consumers.replay.snapshot import Snapshot
 from penstock_consumers.store import commits, segments
 from penstock_schemas.chunks import fixed
@@ -20,8 +21,6 @@ if TYPE_CHECKING:
     from penstock_consumers.store.commits import Commit, SegmentEntry
     from penstock_schemas.stream import StreamSpec
 
-_KEY = ("incarnation", "env", "episode")
-
 
 def find(bucket: Bucket, name: str) -> Episode:
     """Find an episode at the newest commits by its id: producer/incarnation/env/episode.
@@ -29,10 +28,10 @@ def find(bucket: Bucket, name: str) -> Episode:
     Raises `StoreError` where there is none, and says so where it is still open.
     """
     spec = snapshot.existing(bucket).spec
-    producer, *words = name.rsplit("/", len(_KEY))
-    if len(words) != len(_KEY) or not all(word.isdecimal() for word in words):
+    parsed = parsed_id(name)
+    if parsed is None:
         raise StoreError(f"no episode {name!r}: an id is producer/incarnation/env/episode, as `ls` lists it")
-    key = tuple(map(int, words))
+    producer, key = parsed
     found = list(commits.newest_of_each(bucket))
     for commit in found:
         for entry in commits.live_at(bucket, commit).segments:
@@ -50,8 +49,8 @@ def find(bucket: Bucket, name: str) -> Episode:
 
 def _may_hold(bucket: Bucket, entry: SegmentEntry, spec: StreamSpec, key: tuple[int, ...]) -> bool:
     """Whether a segment has an episode of these numbers, of any producer."""
-    for batch in segments.batches(bucket, entry, segments.episode_schema(spec), columns=_KEY):
-        same = [fixed(batch, name) == number for name, number in zip(_KEY, key, strict=True)]
+    for batch in segments.batches(bucket, entry, segments.episode_schema(spec), columns=KEY):
+        same = [fixed(batch, name) == number for name, number in zip(KEY, key, strict=True)]
         if np.logical_and.reduce(same).any():
             return True
     return False

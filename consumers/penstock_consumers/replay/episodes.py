@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 
 from penstock_consumers.replay.frozen import frozen
-from penstock_consumers.replay.segment import episode_id, given_dtypes, masked
+from penstock_consumers.replay.segment import KEY, episode_id, given_dtypes, masked, parsed_id
 from penstock_consumers.replay.transitions import chosen
 from penstock_consumers.replay.where import Where
 from penstock_consumers.store import layout
@@ -33,8 +33,6 @@ if TYPE_CHECKING:
 
 _FIXED = ("incarnation", "env", "episode", "length", "return", "ends", "opened_offset", "closed_offset", "closed_ms")
 _OTHER = ("producer", "abort_reason", "seed", "reset_options", "continues")
-# What follows the producer in an episode's id.
-_KEY = ("incarnation", "env", "episode")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -151,10 +149,11 @@ def named(snapshot: Snapshot, spec: StreamSpec, name: str, lens: Lens | None = N
 
     Raises `StoreError` where the lens cannot show it.
     """
-    producer, *numbers = name.rsplit("/", 3)
-    if len(numbers) != len(_KEY) or not all(number.isdecimal() for number in numbers):
+    parsed = parsed_id(name)
+    if parsed is None:
         return None
-    found = next(_found(snapshot, producer, dict(zip(_KEY, map(int, numbers), strict=True))), None)
+    producer, key = parsed
+    found = next(_found(snapshot, producer, dict(zip(KEY, key, strict=True))), None)
     if found is None:
         return None
     number, segment, row = found

@@ -16,7 +16,7 @@ from penstock_consumers.replay.seen import Lens
 from penstock_consumers.replay.sequences import Sequences
 from penstock_consumers.replay.transitions import Transitions
 from penstock_consumers.store.bucket import open_bucket
-from penstock_schemas.errors import StoreError
+from penstock_schemas.errors import SettingsError, StoreError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator, Mapping
@@ -103,10 +103,14 @@ class Replay:
             verify: hold each segment against its checksum when it is opened, which reads all of it.
 
         Raises:
+            SettingsError: an argument makes no sense.
             StoreError: there is no store, or no such snapshot or commit, or it changes faster than it opens.
             StoreFormatError: another version of Penstock wrote it.
             CorruptStoreError: its objects contradict each other.
         """
+        # What is given may be of any type, whatever is declared.
+        if not (isinstance(store, str | Path) or callable(getattr(store, "read", None))):
+            raise SettingsError(f"store {store!r}: a folder, a URL or a bucket")
         bucket = open_bucket(store) if isinstance(store, str | Path) else store
         return cls(bucket, snapshot, cache=cache, verify=verify)
 
@@ -209,11 +213,14 @@ class Replay:
             connectors: which show its observations, as in `transitions`.
 
         Raises:
-            SettingsError: `connectors` make no sense.
+            SettingsError: `name` is no text, or `connectors` make no sense.
             StoreError: the snapshot holds none of that id; or the episode continues another one, and the snapshot does
                 not hold the steps before it that the connectors look back at; or a version that acted is not stored.
             CorruptStoreError: a version that acted is not what its name says.
         """
+        # What is given may be of any type, whatever is declared.
+        if not isinstance(name, str):
+            raise SettingsError(f"name {name!r}: an episode's id, as `Episode.id` has it")
         found = episodes.named(self._snapshot, self._spec, name, Lens.of(connectors, self._spec, self._bucket))
         if found is None:
             raise StoreError(

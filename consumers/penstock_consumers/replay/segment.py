@@ -23,6 +23,12 @@ if TYPE_CHECKING:
     from penstock_schemas.stream import StreamSpec
 
 
+# What follows the producer in an episode's id.
+KEY = ("incarnation", "env", "episode")
+# No number that is stored has more.
+_DIGITS = 19
+
+
 class Segment:
     """A segment of E episodes, S steps and C chunks in all.
 
@@ -150,6 +156,14 @@ class Items:
 def episode_id(producer: str, incarnation: int, env: int, episode: int) -> str:
     """Name an episode."""
     return f"{producer}/{incarnation}/{env}/{episode}"
+
+
+def parsed_id(name: str) -> tuple[str, tuple[int, ...]] | None:
+    """Read the producer and the numbers of `KEY` from what `episode_id` named; None where that is another text."""
+    producer, *words = name.rsplit("/", len(KEY))
+    if len(words) != len(KEY) or not all(word.isdecimal() and len(word) <= _DIGITS for word in words):
+        return None
+    return producer, tuple(map(int, words))
 
 
 def given_dtypes(spec: StreamSpec) -> dict[str, np.dtype[Any]]:
