@@ -4,6 +4,7 @@ import errno
 import fcntl
 import os
 import pwd
+import shutil
 import subprocess
 import sys
 import threading
@@ -86,6 +87,14 @@ def files(folder: Path) -> list[Path]:
 
 def taken(folder: Path) -> int:
     return sum(path.stat().st_size for path in files(folder))
+
+
+def delete(path: Path) -> None:
+    """As `rm -r` does."""
+    if path.is_dir():
+        shutil.rmtree(path)
+    else:
+        path.unlink()
 
 
 def age(folder: Path) -> None:
@@ -193,6 +202,71 @@ def test_a_file_that_was_altered_is_fetched_again_by_who_verifies(
     files(tmp_path)[0].write_bytes(bytes([whole[0] ^ 1]) + whole[1:])
     assert cache.read(bucket, entries[0], verify=True).to_pybytes() == whole
     assert (cache.counts.fetched, cache.counts.hits) == (2, 0)
+
+
+@pytest.mark.parametrize("deleted", ["", "*", "*/*.part"])
+def test_what_is_deleted_while_it_is_fetched_is_given_as_it_was_written(
+    bucket: Counted, entries: tuple[SegmentEntry, ...], tmp_path: Path, deleted: str
+) -> None:
+    folder = tmp_path / "cache"
+    cache = Cache(folder)
+    cache.read(bucket, entries[0])
+
+    def meanwhile() -> None:
+        for path in list(folder.glob(deleted)) if deleted else [folder]:
+            delete(path)
+
+    bucket.happens = meanwhile
+    for _ in range(2):
+        assert cache.read(bucket, entries[1]).to_pybytes() == bucket.inner.read(entries[1].name).to_pybytes()
+    assert cache.holds(bucket, entries[1])
+
+
+def test_what_another_began_where_a_file_was_deleted_is_not_taken_for_it(
+    bucket: Counted, entries: tuple[SegmentEntry, ...], tmp_path: Path
+) -> None:
+    ours, folder = Cache(tmp_path / "cache"), tmp_path / "cache"
+    other, begun, ended = Counted(bucket.inner), threading.Event(), threading.Event()
+
+    def wait() -> None:
+        begun.set()
+        assert ended.wait(30)
+
+    with ThreadPoolExecutor(1) as threads:
+        found = []
+
+        def meanwhile() -> None:
+            delete(folder)
+            other.happens = wait
+            found.append(threads.submit(Cache(folder).read, other, entries[0]))
+            assert begun.wait(30)
+
+        bucket.happens = meanwhile
+        try:
+            assert ours.read(bucket, entries[0]).to_pybytes() == bucket.inner.read(entries[0].name).to_pybytes()
+            assert not ours.holds(bucket, entries[0])
+        finally:
+            ended.set()
+        assert found[0].result().to_pybytes() == bucket.inner.read(entries[0].name).to_pybytes()
+    assert [path.suffix for path in files(folder)] == [".arrow"]
+
+
+def test_a_cache_that_is_deleted_while_room_is_waited_for_is_made_anew(
+    bucket: Counted, entries: tuple[SegmentEntry, ...], tmp_path: Path
+) -> None:
+    folder, most = tmp_path / "cache", max(entry.bytes for entry in entries)
+    with ThreadPoolExecutor(1) as threads:
+        found = []
+
+        def meanwhile() -> None:
+            (part,) = files(folder)
+            found.append(threads.submit(Cache(folder, most).read, Counted(bucket.inner), entries[1]))
+            until_somebody_waits_for(part)
+            delete(folder)
+
+        bucket.happens = meanwhile
+        Cache(folder, most).read(bucket, entries[0])
+        assert found[0].result().to_pybytes() == bucket.inner.read(entries[1].name).to_pybytes()
 
 
 @pytest.mark.parametrize("error", [StoreUnavailableError("away"), FileNotFoundError("absent")])

@@ -162,10 +162,12 @@ class Cache:
             part.flush()
             # Else a power cut could leave a file of the right size whose bytes are not its own.
             os.fsync(part.fileno())
-            # Mapped first, for it may be evicted as soon as it has its name.
-            mapped = self._map(_part(path), path)
-            with self._alone():
-                _part(path).rename(path)
+            # Mapped first, for it may be evicted as soon as it has its name; and by its descriptor, for where it was
+            # deleted meanwhile, another process may be writing its own under the name.
+            mapped = self._map(Path(f"/dev/fd/{part.fileno()}"), path)
+            with suppress(FileNotFoundError), self._alone():
+                if _is_at(part, _part(path)):
+                    _part(path).rename(path)
         self.counts.fetched += 1
         self.counts.fetched_bytes += entry.bytes
         return mapped
@@ -240,8 +242,8 @@ class Cache:
     def _files(self) -> tuple[dict[Path, tuple[int, int]], dict[Path, int]]:
         """The size of each file and when it was last used, and the size of each that is being written."""
         whole, parts = {}, {}
-        for store in os.scandir(self.folder):
-            for file in os.scandir(store) if store.is_dir() else ():
+        for store in _listed(self.folder):
+            for file in _listed(store) if store.is_dir() else ():
                 with suppress(FileNotFoundError):  # renamed, or given up
                     found = file.stat()
                     if file.name.endswith(_WHOLE):
@@ -253,6 +255,7 @@ class Cache:
     @contextmanager
     def _alone(self) -> Iterator[IO[bytes]]:
         """While this lasts, nobody else evicts, takes room, or gives a file its name; gives the ledger."""
+        self.folder.mkdir(parents=True, exist_ok=True)
         descriptor = os.open(self.folder / _LOCK, os.O_RDWR | os.O_CREAT, 0o666)
         with os.fdopen(descriptor, "r+b", buffering=0) as lock, _locked(lock, fcntl.LOCK_EX):
             yield lock
@@ -280,7 +283,7 @@ class Cache:
         with self._usable(), self._alone() as ledger:
             if (taken := _told(ledger)) is not None:
                 _tell(ledger, max(taken - os.fstat(part.fileno()).st_size, 0))
-            path.unlink()
+            path.unlink(missing_ok=True)
 
     @contextmanager
     def _usable(self) -> Iterator[None]:
@@ -339,6 +342,14 @@ def _used(path: Path) -> None:
     except OSError as error:
         if error.errno not in _NOT_OURS:
             raise
+
+
+def _listed(folder: Path | os.DirEntry[str]) -> list[os.DirEntry[str]]:
+    """What lies in a folder; nothing where it was deleted meanwhile."""
+    try:
+        return list(os.scandir(folder))
+    except FileNotFoundError:
+        return []
 
 
 def _part(path: Path) -> Path:
