@@ -297,6 +297,26 @@ def test_what_a_writer_that_died_left_takes_no_room(
     assert [path.suffix for path in files(tmp_path)] == [".arrow"]
 
 
+def test_what_others_keep_in_the_folder_stays_and_takes_no_room(
+    bucket: Counted, entries: tuple[SegmentEntry, ...], tmp_path: Path
+) -> None:
+    own = Cache(tmp_path)._path(bucket, entries[0])
+    others = [
+        *(tmp_path / "downloads" / name for name in ("data.arrow", "film.part", own.name)),
+        *(own.parent / name for name in ("data.arrow", "film.part", f"copy-of-{own.name}")),
+        tmp_path / own.name,
+        tmp_path / (16 * "0"),
+    ]
+    for path in others:
+        path.parent.mkdir(exist_ok=True)
+        path.write_bytes(bytes(10**6))
+    cache = Cache(tmp_path, 2 * max(entry.bytes for entry in entries))
+    for entry in entries:
+        cache.read(bucket, entry)
+    assert [path.stat().st_size for path in others] == [10**6] * len(others)
+    assert cache.counts.evicted == SEGMENTS - 2
+
+
 def test_a_segment_that_is_larger_than_the_cache(
     bucket: Counted, entries: tuple[SegmentEntry, ...], tmp_path: Path
 ) -> None:

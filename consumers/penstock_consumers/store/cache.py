@@ -11,6 +11,7 @@ from __future__ import annotations
 import errno
 import fcntl
 import os
+import re
 from collections import deque
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -35,8 +36,11 @@ _MAX_BYTES = 16 << 30
 _LOCK = "lock"
 # What is written down there: bytes, in so many digits.
 _DIGITS = 20
-# How the names end of files that are there, and of those that are being written.
-_WHOLE, _PART = ".arrow", ".part"
+# How the name of a file that is being written ends.
+_PART = ".part"
+# What `_store_folder` and `_path` name: whatever else lies in the folder is others', and stays.
+_STORE = re.compile(r"[0-9a-f]{16}")
+_FILE = re.compile(r"segments-[0-9]{5,}-[0-9]{12,}-[0-9a-f]{32}\.(arrow|part)")
 # Of a file that another user fetched, or in a folder that is mounted to be read only.
 _NOT_OURS = {errno.EPERM, errno.EACCES, errno.EROFS}
 
@@ -242,14 +246,14 @@ class Cache:
     def _files(self) -> tuple[dict[Path, tuple[int, int]], dict[Path, int]]:
         """The size of each file and when it was last used, and the size of each that is being written."""
         whole, parts = {}, {}
-        for store in _listed(self.folder):
-            for file in _listed(store) if store.is_dir() else ():
+        for store in _listed(self.folder, _STORE):
+            for file in _listed(store, _FILE):
                 with suppress(FileNotFoundError):  # renamed, or given up
                     found = file.stat()
-                    if file.name.endswith(_WHOLE):
-                        whole[Path(file.path)] = (found.st_size, found.st_mtime_ns)
-                    elif file.name.endswith(_PART):
+                    if file.name.endswith(_PART):
                         parts[Path(file.path)] = found.st_size
+                    else:
+                        whole[Path(file.path)] = (found.st_size, found.st_mtime_ns)
         return whole, parts
 
     @contextmanager
@@ -344,11 +348,11 @@ def _used(path: Path) -> None:
             raise
 
 
-def _listed(folder: Path | os.DirEntry[str]) -> list[os.DirEntry[str]]:
-    """What lies in a folder; nothing where it was deleted meanwhile."""
+def _listed(folder: Path | os.DirEntry[str], named: re.Pattern[str]) -> list[os.DirEntry[str]]:
+    """What lies in a folder under such names; nothing where it was deleted meanwhile, or is none."""
     try:
-        return list(os.scandir(folder))
-    except FileNotFoundError:
+        return [entry for entry in os.scandir(folder) if named.fullmatch(entry.name)]
+    except (FileNotFoundError, NotADirectoryError):
         return []
 
 
