@@ -10,6 +10,7 @@ import sys
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
@@ -267,6 +268,26 @@ def test_a_cache_that_is_deleted_while_room_is_waited_for_is_made_anew(
         bucket.happens = meanwhile
         Cache(folder, most).read(bucket, entries[0])
         assert found[0].result().to_pybytes() == bucket.inner.read(entries[1].name).to_pybytes()
+
+
+def test_a_file_that_does_not_read_is_fetched_again(
+    bucket: Counted, entries: tuple[SegmentEntry, ...], tmp_path: Path
+) -> None:
+    whole = Cache(tmp_path).read(bucket, entries[0]).to_pybytes()
+    (file,) = files(tmp_path)
+    file.write_bytes(bytes(len(whole)))
+    cache = Cache(tmp_path)
+    assert Opener(bucket, stream(), cache=cache).open(entries[0]).fixed("length").tolist() == [30, 20]
+    assert (cache.counts.fetched, file.read_bytes()) == (1, whole)
+
+
+def test_a_segment_that_was_written_otherwise_than_its_commit_says_is_fetched_once(
+    bucket: Counted, entries: tuple[SegmentEntry, ...], tmp_path: Path
+) -> None:
+    bucket.reads.clear()
+    with pytest.raises(CorruptStoreError, match=f"segment {entries[0].name}: 2 rows, its commit names 3"):
+        Opener(bucket, stream(), cache=Cache(tmp_path)).open(replace(entries[0], rows=3))
+    assert bucket.reads == [entries[0].name]
 
 
 @pytest.mark.parametrize("error", [StoreUnavailableError("away"), FileNotFoundError("absent")])

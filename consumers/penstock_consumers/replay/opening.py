@@ -87,7 +87,7 @@ class Opener:
         # Each step is one of the interpreter's: at worst two threads open it twice.
         kept = self._kept.get(entry.name)
         if kept is None:
-            kept = _Open(Segment.open(entry, self._read(entry), self.spec), time.monotonic())
+            kept = _Open(self._opened(entry), time.monotonic())
             self._kept[entry.name] = kept
             self._thin()
         elif self._cache is not None and time.monotonic() - kept.touched >= _TOUCH_SECONDS:
@@ -112,9 +112,17 @@ class Opener:
         for name in names:
             self._kept.pop(name, None)
 
+    def _opened(self, entry: SegmentEntry) -> Segment:
+        if self._cache is None:
+            return Segment.open(entry, self._read(entry), self.spec)
+        data = self._read_through(self._cache, entry, verify=self._verify)
+        try:
+            return Segment.open(entry, data, self.spec)
+        except CorruptStoreError:
+            # It may be the cache's file that is damaged: that is fetched again where it is.
+            return Segment.open(entry, self._read_through(self._cache, entry, verify=True), self.spec)
+
     def _read(self, entry: SegmentEntry) -> pa.Buffer:
-        if self._cache is not None:
-            return self._read_through(self._cache, entry)
         data = self.bucket.read(entry.name)
         if self._verify and not segments.is_intact(entry, data):
             raise CorruptStoreError(
@@ -122,8 +130,8 @@ class Opener:
             )
         return data
 
-    def _read_through(self, cache: Cache, entry: SegmentEntry) -> pa.Buffer:
-        data = cache.read(self.bucket, entry, verify=self._verify)
+    def _read_through(self, cache: Cache, entry: SegmentEntry, *, verify: bool) -> pa.Buffer:
+        data = cache.read(self.bucket, entry, verify=verify)
         if cache.unlinked > self._unlinked:
             self._unlinked = cache.unlinked
             # What was evicted takes room until it is let go of.
