@@ -16,6 +16,8 @@ from tests.consumers.messages import SPEC, WrappedBucket
 from tests.consumers.upkept import Meddled, Owned, live, newest
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from penstock_consumers.store.bucket import Bucket
 
 NAME = "snapshots/before.json"
@@ -228,6 +230,19 @@ def test_what_was_joined_or_retired_meanwhile_gets_no_name(bucket: Bucket, owned
         again = snapshot.take(bucket, SPEC, taken)
         again.hold("late")
         snapshots.remove(bucket, "late")
+
+
+def test_what_was_joined_gets_no_name_though_no_listing_shows_its_partition(bucket: Bucket, owned: Owned) -> None:
+    class Lagging(WrappedBucket):
+        def folders(self, prefix: str) -> Iterable[str]:
+            return []
+
+    owned.step(9)
+    at = snapshot.take(bucket, SPEC).numbers
+    compact(bucket, 10**6)
+    with pytest.raises(StoreError, match="were joined or retired"):
+        snapshot.numbered(Lagging(bucket), SPEC, at).hold("late")
+    assert snapshots.names(bucket) == []
 
 
 def test_what_is_joined_while_it_is_named_gets_no_name(bucket: Bucket, owned: Owned) -> None:

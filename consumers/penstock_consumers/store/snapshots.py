@@ -108,7 +108,7 @@ def _held(bucket: Bucket, name: str, held: Mapping[int, Held]) -> bool:
             f"store {bucket.url}: there is a snapshot {name!r} already: choose another name, or remove it first"
         )
     # A collection that was under way before it had this name takes nothing that lives at a newer commit.
-    if _lives(held, _newest(bucket)):
+    if _live(bucket, held):
         return True
     bucket.delete(path)
     return False
@@ -132,8 +132,10 @@ def _newest(bucket: Bucket) -> dict[int, Held]:
     }
 
 
-def _lives(held: Mapping[int, Held], now: Mapping[int, Held]) -> bool:
-    return all(of.live.names <= now[number].live.names for number, of in held.items() if number in now)
+def _live(bucket: Bucket, held: Mapping[int, Held]) -> bool:
+    """Tell whether all that is held lives at the newest commits, whatever a listing shows of them."""
+    newest = {number: commits.newest(bucket, number, known=of.commit) for number, of in held.items()}
+    return all(held[at].live.names <= commits.live_at(bucket, commit).names for at, commit in newest.items() if commit)
 
 
 def _to_json(held: Mapping[int, Held]) -> bytes:
