@@ -11,12 +11,14 @@ from penstock_consumers.store import commits, layout, snapshots
 from penstock_consumers.store.bucket import open_bucket
 from penstock_consumers.upkeep import Retention, compact, gc, retain
 from penstock_consumers.verify.quick import quick
-from penstock_schemas.errors import CorruptStoreError, StoreError, StoreFormatError
+from penstock_schemas.errors import CorruptStoreError, StoreError, StoreFormatError, StoreUnavailableError
 from tests.consumers.messages import SPEC, WrappedBucket
 from tests.consumers.upkept import Meddled, Owned, live, newest
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
+
+    import pyarrow as pa
 
     from penstock_consumers.store.bucket import Bucket
 
@@ -230,6 +232,48 @@ def test_what_was_joined_or_retired_meanwhile_gets_no_name(bucket: Bucket, owned
         again = snapshot.take(bucket, SPEC, taken)
         again.hold("late")
         snapshots.remove(bucket, "late")
+
+
+def test_who_is_killed_while_naming_what_is_gone_leaves_no_name(bucket: Bucket, owned: Owned) -> None:
+    class Killed(BaseException):
+        pass
+
+    class Killing(WrappedBucket):
+        def create(self, name: str, data: bytes) -> bool:
+            super().create(name, data)
+            raise Killed
+
+    taken = snapshot.take(Killing(bucket), SPEC)
+    owned.step(9)
+    compact(bucket, 10**6)
+    with pytest.raises(StoreError, match="were joined or retired"):
+        taken.hold("late")
+    assert snapshots.names(bucket) == []
+
+
+@pytest.mark.parametrize("failure", [StoreUnavailableError("away"), StoreError("refused"), KeyboardInterrupt()])
+def test_what_cannot_be_checked_once_it_has_a_name_loses_it(
+    bucket: Bucket, owned: Owned, failure: BaseException
+) -> None:
+    class Failing(WrappedBucket):
+        named = False
+
+        def create(self, name: str, data: bytes) -> bool:
+            self.named = True
+            return super().create(name, data)
+
+        def read(self, name: str) -> pa.Buffer:
+            if self.named:
+                raise failure
+            return super().read(name)
+
+    for act in (
+        lambda failing: snapshots.create(failing, "before"),
+        lambda failing: snapshot.take(failing, SPEC).hold("before"),
+    ):
+        with pytest.raises(type(failure)):
+            act(Failing(bucket))
+        assert snapshots.names(bucket) == []
 
 
 def test_what_was_joined_gets_no_name_though_no_listing_shows_its_partition(bucket: Bucket, owned: Owned) -> None:

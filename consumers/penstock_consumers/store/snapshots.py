@@ -54,7 +54,8 @@ def hold(bucket: Bucket, name: str, held: Mapping[int, Held]) -> None:
     Raises `StoreError` where the name is taken, or is none; where nothing is held; and where not all of it lives any
     more, though it may be there still: a collection may be under way.
     """
-    if not _held(bucket, name, held):
+    # Asked first, so that whoever is killed leaves no name of what is gone.
+    if not (_live(bucket, held) and _held(bucket, name, held)):
         raise StoreError(
             f"store {bucket.url}: segments that were to be named {name!r} were joined or retired since they were read, "
             "and may be collected any time: refresh(), and name that; name a snapshot as soon as it is opened"
@@ -107,11 +108,14 @@ def _held(bucket: Bucket, name: str, held: Mapping[int, Held]) -> bool:
         raise StoreError(
             f"store {bucket.url}: there is a snapshot {name!r} already: choose another name, or remove it first"
         )
-    # A collection that was under way before it had this name takes nothing that lives at a newer commit.
-    if _live(bucket, held):
-        return True
-    bucket.delete(path)
-    return False
+    lives = False
+    try:
+        # A collection that was under way before it had this name takes nothing that lives at a newer commit.
+        lives = _live(bucket, held)
+    finally:
+        if not lives:
+            bucket.delete(path)
+    return lives
 
 
 def _path(bucket: Bucket, name: str) -> str:
