@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
@@ -15,9 +15,6 @@ from penstock_schemas.chunks import Ends
 from penstock_schemas.log.memory import MemoryLog
 from tests.consumers.commands import answered
 from tests.consumers.messages import TOPIC, Clock, Row, ScriptedProducer, open_partition, stored_episodes, take_all
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 COMMITS = 12
 
@@ -150,6 +147,26 @@ def test_a_named_snapshot_holds_what_it_names(store: str, capsys: pytest.Capture
     assert run(["snapshot", "ls", store]) == 0
     assert capsys.readouterr().out == "no named snapshot\n"
     assert len(answered(capsys, "gc", store, "--collect-seconds", "0")["deleted"]) >= 11
+
+
+@pytest.mark.parametrize("written", ["", '{"format": 3}'])
+def test_a_snapshot_that_does_not_read_is_listed_and_removed(
+    store: str, written: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    made = answered(capsys, "snapshot", "create", store, "paper")
+    (Path(store) / "snapshots/bad.json").write_text(written)
+    assert run(["snapshot", "ls", store, "--json"]) == 1
+    listed = capsys.readouterr()
+    bad = {"name": "bad", "episodes": None, "steps": None, "bytes": None, "commits": None}
+    assert json.loads(listed.out) == [bad, made]
+    assert listed.err.startswith("error: snapshot snapshots/bad.json: ")
+    assert run(["snapshot", "ls", store]) == 1
+    assert capsys.readouterr().out.splitlines()[1].split() == ["bad", "-", "-", "-"]
+    assert run(["gc", store, "--collect-seconds", "0"]) == 1
+    assert "snapshot snapshots/bad.json: " in capsys.readouterr().err
+    assert run(["snapshot", "rm", store, "bad"]) == 0
+    assert answered(capsys, "snapshot", "ls", store) == [made]
+    assert run(["gc", store, "--collect-seconds", "0"]) == 0
 
 
 def test_a_snapshot_that_is_not_there_cannot_be_removed(store: str, capsys: pytest.CaptureFixture[str]) -> None:

@@ -11,6 +11,7 @@ from penstock_consumers.cli.words import answer, command
 from penstock_consumers.replay.snapshot import existing
 from penstock_consumers.store import layout, snapshots
 from penstock_consumers.store.bucket import open_bucket
+from penstock_schemas.errors import CorruptStoreError, StoreFormatError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -49,10 +50,18 @@ def _create(words: argparse.Namespace) -> int:
 
 def _ls(words: argparse.Namespace) -> int:
     bucket = _open(words)
-    found = [_described(name, snapshots.load(bucket, name)) for name in snapshots.names(bucket)]
+    found, faults = [], []
+    for name in snapshots.names(bucket):
+        try:
+            found.append(_described(name, snapshots.load(bucket, name)))
+        except (CorruptStoreError, StoreFormatError) as error:
+            # Its name is all that is known of it.
+            found.append({**dict.fromkeys(_described(name, {})), "name": name})
+            faults.append(f"error: {error}\n")
     shown = [{name: value for name, value in row.items() if name != "commits"} for row in found]
     answer(words, found, "\n".join(table(shown)) or "no named snapshot")
-    return 0
+    sys.stderr.writelines(faults)
+    return 1 if faults else 0
 
 
 def _remove(words: argparse.Namespace) -> int:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import uuid
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -79,8 +80,12 @@ def load(bucket: Bucket, name: str) -> dict[int, Held]:
 
 
 def remove(bucket: Bucket, name: str) -> None:
-    """Remove a name; what it alone held is collected in time. Raises `StoreError` where there is none."""
-    load(bucket, name)
+    """Remove a name, though it may not read; what it alone held is collected in time.
+
+    Raises `StoreError` where there is none.
+    """
+    with suppress(CorruptStoreError, StoreFormatError):
+        load(bucket, name)
     bucket.delete(_path(bucket, name))
 
 
