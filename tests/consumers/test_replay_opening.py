@@ -273,6 +273,19 @@ def test_a_segment_of_a_named_snapshot_that_is_missing(bucket: Watched) -> None:
         Replay.open(bucket, snapshot="paper")
 
 
+def test_a_segment_of_a_named_snapshot_whose_name_was_given_anew(bucket: Watched, writer: Writer) -> None:
+    snapshots.create(bucket, "best")
+    taken = snapshot.named(bucket, SPEC, "best")
+    name = taken.entries[0].name
+    writer.commit(0, removed=(name,), high_water=20)
+    snapshots.remove(bucket, "best")
+    snapshots.create(bucket, "best")
+    bucket.delete(name)
+    with pytest.raises(StoreError, match=f"{name} was collected, for the name 'best' .* was removed: open") as gone:
+        taken.segment(0)
+    assert not isinstance(gone.value, CorruptStoreError)
+
+
 def test_what_lives_after_many_commits_is_what_lives_after_each(bucket: Watched) -> None:
     writer = Writer(bucket, SPEC)
     rng = np.random.default_rng(0)

@@ -108,7 +108,9 @@ class Snapshot:
         """Tell why a segment is not there."""
         bucket, number = self.opener.bucket, layout.partition_of(entry.name)
         if self.name is not None:
-            if self.name not in snapshots.names(bucket):
+            # A name that was removed may have been given to something else.
+            held = snapshots.find(bucket, self.name) or {}
+            if number not in held or entry.name not in held[number].live.names:
                 return StoreError(
                     f"store {bucket.url}: segment {entry.name} was collected, for the name {self.name!r} of the "
                     "snapshot that is read was removed: open another"

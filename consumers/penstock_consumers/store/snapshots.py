@@ -70,12 +70,20 @@ def names(bucket: Bucket) -> list[str]:
 
 def load(bucket: Bucket, name: str) -> dict[int, Held]:
     """Read what a snapshot holds, by partition; raises `StoreError` where there is none of that name."""
+    held = find(bucket, name)
+    if held is None:
+        known = ", ".join(names(bucket)) or "none"
+        raise StoreError(f"store {bucket.url}: no snapshot {name!r} in it; there are: {known}")
+    return held
+
+
+def find(bucket: Bucket, name: str) -> dict[int, Held] | None:
+    """Read what a snapshot holds, by partition; None where there is none of that name."""
     path = _path(bucket, name)
     try:
         data = bucket.read(path).to_pybytes()
-    except FileNotFoundError as error:
-        known = ", ".join(names(bucket)) or "none"
-        raise StoreError(f"store {bucket.url}: no snapshot {name!r} in it; there are: {known}") from error
+    except FileNotFoundError:
+        return None
     return _from_json(data, path)
 
 
@@ -93,14 +101,10 @@ def segments_held(bucket: Bucket, partition: int) -> set[str]:
     """Name the segments of a partition that snapshots hold; raises `CorruptStoreError` where one does not read."""
     found: set[str] = set()
     for name in names(bucket):
-        path = _path(bucket, name)
-        try:
-            data = bucket.read(path).to_pybytes()
-        except FileNotFoundError:
-            continue  # removed meanwhile
-        held = _from_json(data, path).get(partition)
-        if held is not None:
-            found |= held.live.names
+        held = find(bucket, name)
+        # It may have been removed meanwhile.
+        if held and partition in held:
+            found |= held[partition].live.names
     return found
 
 
