@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import uuid
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -151,7 +152,7 @@ class Writer:
         commit = Commit(
             partition=partition,
             number=number,
-            writer="test",
+            writer=uuid.uuid4().hex,
             high_water=high_water,
             topic_id="topic-id",
             cluster_id="cluster-id",

@@ -3,6 +3,7 @@ from __future__ import annotations
 import itertools
 import json
 import re
+import shutil
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -270,8 +271,26 @@ def test_a_refresh_reads_what_is_new_and_no_more() -> None:
         writer.commit(0)
     bucket.reads.clear()
     replay.refresh()
-    # From the last commit that lists all that lives, the 350th, to the 381st, and one that is absent.
-    assert set(bucket.reads) == {layout.commit(0, number) for number in range(350, 383)}
+    # What was known; from the last commit that lists all that lives, the 350th, to the 381st; and one that is absent.
+    assert set(bucket.reads) == {layout.commit(0, number) for number in (1, *range(350, 383))}
+
+
+@pytest.mark.parametrize("commits", [6, 60])
+def test_a_store_that_was_begun_anew_is_not_mixed_with_the_one_that_was_read(tmp_path: Path, commits: int) -> None:
+    def begin(first: int, count: int) -> None:
+        writer = Writer(open_bucket(tmp_path), stream())
+        for number in range(count):
+            writer.commit(0, episodes(writer.spec, [2], first=first + number, closed_offset=number))
+
+    begin(0, 3)
+    replay = Replay.open(tmp_path)
+    assert numbers(replay.episodes()) == [0, 1, 2]
+    shutil.rmtree(tmp_path)
+    begin(1000, commits)
+    with pytest.raises(StoreError, match="begun anew since it was read: commit 2 of partition 0 is not"):
+        replay.refresh()
+    assert numbers(replay.episodes()) == [0, 1, 2]
+    assert numbers(Replay.open(tmp_path).episodes()) == list(range(1000, 1000 + commits))
 
 
 @pytest.mark.parametrize("lags", ["by one commit", "wholly"])

@@ -148,7 +148,7 @@ class Replay:
         """Go on to the newest snapshot; tell whether there was a newer one. One that was asked for stays.
 
         `episodes()` and `scan()` in progress stay at their snapshot; `transitions()` and `sequences()` in progress draw
-        their next batch from the new one.
+        their next batch from the new one. Raises `StoreError` where the store was deleted and begun anew meanwhile.
         """
         if self._stays:
             return False

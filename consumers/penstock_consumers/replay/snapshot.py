@@ -140,7 +140,8 @@ def take(
 ) -> Snapshot:
     """Take a snapshot of the newest commits; `before` itself where there are no newer ones.
 
-    Segments are opened as `Opener` does; with `before`, by the same one, so that what is open stays so.
+    Segments are opened as `Opener` does; with `before`, by the same one, so that what is open stays so. Raises
+    `StoreError` where the store was begun anew since `before`.
     """
     known = before.partitions if before else {}
     found = {
@@ -198,6 +199,11 @@ def _newest(bucket: Bucket, partition: int, known: Partition | None) -> Partitio
     commit = commits.newest(bucket, partition, known=at_least)
     if commit is None:
         return known
+    if known and commits.read(bucket, partition, at_least).writer != known.commit.writer:
+        raise StoreError(
+            f"store {bucket.url}: it was begun anew since it was read: commit {at_least} of partition {partition} is "
+            "not the one that was read: open it again"
+        )
     if known is None or commit.number - at_least > commits.FULL_EVERY:
         return Partition(commit, commits.live_at(bucket, commit))
     since = (commits.read(bucket, partition, number) for number in range(at_least + 1, commit.number))
