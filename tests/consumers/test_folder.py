@@ -173,6 +173,20 @@ def test_what_dead_writers_left_is_named_with_its_age(tmp_path: Path, monkeypatc
     assert list(bucket.leftovers("a/b/")) == list(bucket.leftovers("no/where/")) == []
 
 
+def test_an_object_is_as_old_as_its_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    link = os.link
+
+    def late(temporary: Path, path: Path) -> None:
+        """Link what was written long ago."""
+        os.utime(temporary, (1.0, 1.0))
+        link(temporary, path)
+
+    monkeypatch.setattr(os, "link", late)
+    bucket = open_bucket(tmp_path)
+    bucket.create("commits/1", b"x")
+    assert bucket.modified("commits/1") > time.time() - 60.0
+
+
 def test_a_store_that_was_removed_is_made_anew(tmp_path: Path) -> None:
     bucket = open_bucket(tmp_path / "store")
     bucket.put("a/1", b"x")

@@ -111,9 +111,10 @@ class Folder:
             (self._root / name).unlink(missing_ok=True)
 
     def modified(self, name: str) -> float:
-        """When a file was last written, as its file system tells."""
+        """When a file was last written or named, as its file system tells."""
         with self._named("read", name, _absent):
-            return (self._root / name).stat().st_mtime
+            # Not the time of its data: a link may come long after those.
+            return (self._root / name).stat().st_ctime
 
     def folders(self, prefix: str) -> Iterator[str]:
         """Name the folders in a folder."""
