@@ -11,6 +11,7 @@ import time
 from collections import deque
 from contextlib import contextmanager
 from enum import Enum, auto
+from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
@@ -77,6 +78,10 @@ class Fault(Enum):
     """The store answers 403, as S3 does to a key that it does not know."""
     CONFLICT = auto()
     """The store answers 409, as S3 does to a conditional put beside a delete; nothing is written."""
+    KEY_DENIED = auto()
+    """The store answers 200, and in it that a key may not be deleted, as S3 does."""
+    KEY_BROKEN = auto()
+    """The store answers 200, and in it that a key was not deleted for a fault of its own."""
 
 
 _ANSWERS = {
@@ -84,6 +89,8 @@ _ANSWERS = {
     Fault.BROKEN: (500, "InternalError", "We encountered an internal error. Please try again."),
     Fault.FORBIDDEN: (403, "InvalidAccessKeyId", "The AWS Access Key Id you provided does not exist in our records."),
     Fault.CONFLICT: (409, "ConditionalRequestConflict", "A conflicting operation occurred. Please try again."),
+    Fault.KEY_DENIED: (200, "AccessDenied", "Access Denied"),
+    Fault.KEY_BROKEN: (200, "InternalError", "We encountered an internal error. Please try again."),
 }
 
 
@@ -173,8 +180,13 @@ class _Handler(BaseHTTPRequestHandler):
         fault = proxy.fault(self.command)
         if fault in _ANSWERS:
             status, code, message = _ANSWERS[fault]
-            told = f"<Error><Code>{code}</Code><Message>{message}</Message></Error>".encode()
-            self.answer(status, [("Content-Type", "application/xml")], told)
+            told = f"<Code>{code}</Code><Message>{message}</Message>"
+            if status == HTTPStatus.OK:
+                key = body.partition(b"<Key>")[2].partition(b"</Key>")[0].decode()
+                told = f"<DeleteResult><Error><Key>{key}</Key>{told}</Error></DeleteResult>"
+            else:
+                told = f"<Error>{told}</Error>"
+            self.answer(status, [("Content-Type", "application/xml")], told.encode())
             return
         if fault is Fault.HANG:
             proxy._closing.wait()

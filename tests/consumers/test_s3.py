@@ -121,6 +121,17 @@ def test_what_no_waiting_mends(operation: str, proxy: Proxy, s3_url: str, monkey
         refused(operation, open_bucket("s3://absent/store"), StoreError, "NoSuchBucket")
 
 
+@pytest.mark.parametrize(
+    ("fault", "error", "told"),
+    [(Fault.KEY_DENIED, StoreError, "AccessDenied"), (Fault.KEY_BROKEN, StoreUnavailableError, "InternalError")],
+)
+def test_a_key_that_is_not_deleted_though_the_store_answers_well(
+    fault: Fault, error: type[Exception], told: str, proxy: Proxy, s3_url: str
+) -> None:
+    proxy.always(fault, "POST")
+    refused("delete", open_bucket(s3_url), error, told)
+
+
 @pytest.mark.parametrize("operation", OPERATIONS)
 def test_a_store_that_does_not_answer_is_given_up(operation: str, proxy: Proxy, s3_url: str) -> None:
     bucket = Objects.from_url(s3_url, Patience(stall_seconds=0.2, retry_seconds=0.1))

@@ -46,8 +46,9 @@ _CLIENT_OPTIONS = (
 )
 # How S3, Azure and Google say that it is the bucket that is absent.
 _NO_BUCKET = ("NoSuchBucket", "ContainerNotFound", "The specified bucket does not exist")
-# How obstore tells the status that a store answered with.
+# How obstore tells the status that a store answered with, and what S3 says of a key in an answer of status 200.
 _STATUS = re.compile(r"status code: (\d{3})")
+_KEY_CODE = re.compile(r"\(code: (\w+)\)")
 _SERVER_ERROR = 500
 # A file that is read in parts is fetched in blocks of this size, of which the last few are kept: a request takes as
 # long as the transfer of about so much.
@@ -55,6 +56,8 @@ _BLOCK_BYTES = 1 << 18
 _BLOCKS = 4
 # Statuses of the client's errors that ask for another try: a time-out, and too many requests.
 _LATER = {408, 429}
+# What S3 says of a key where another try may help.
+_LATER_KEY_CODES = {"InternalError", "RequestTimeout", "ServiceUnavailable", "SlowDown"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,8 +199,10 @@ def _passes(error: Exception) -> bool:
         return True  # a conflict with another request that is under way
     if not isinstance(error, GenericError):
         return False
-    status = _STATUS.search(str(error))
-    return status is None or int(status[1]) >= _SERVER_ERROR or int(status[1]) in _LATER
+    if status := _STATUS.search(str(error)):
+        return int(status[1]) >= _SERVER_ERROR or int(status[1]) in _LATER
+    code = _KEY_CODE.search(str(error))
+    return code is None or code[1] in _LATER_KEY_CODES
 
 
 class _Parts(RawIOBase):
