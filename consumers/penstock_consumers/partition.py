@@ -16,7 +16,7 @@ from penstock_consumers.open_rows import OpenSegment
 from penstock_consumers.rows import Rows, holding, in_groups, live_bytes
 from penstock_consumers.store import commits, layout, segments
 from penstock_consumers.store.commits import Commit, LastRecord, Limits, Live, Retired, SegmentEntry
-from penstock_schemas.errors import CorruptStoreError, FencedError, RejectedError
+from penstock_schemas.errors import CorruptStoreError, RejectedError
 from penstock_schemas.messages import Message, decode
 
 if TYPE_CHECKING:
@@ -150,12 +150,9 @@ class Partition:
         number = self._commit.number + 1 if self._commit else 0
         try:
             return self._store_judged(number, self._last)
-        except CorruptStoreError as error:
-            # What a newer commit no longer needs may be gone by now: that is no damage.
-            if commits.newest(self._store.bucket, self.partition, known=number - 1) is None:
-                raise
-            name = layout.commit(self.partition, number)
-            raise FencedError(f"commit {name}: another consumer made it; this one's work is discarded") from error
+        except CorruptStoreError:
+            commits.check_newest(self._store.bucket, self.partition, number - 1)
+            raise
 
     def _store_judged(self, number: int, judged: Record) -> Committed:
         """Write what was judged up to the record `judged`, and make commit `number` of it."""

@@ -12,9 +12,10 @@ from penstock_consumers.replay import Replay
 from penstock_consumers.store import layout, segments
 from penstock_consumers.store.bucket import open_bucket
 from penstock_consumers.store.commits import Ranges, SegmentEntry
-from penstock_consumers.upkeep import compact
+from penstock_consumers.upkeep import compact, compaction, gc
 from penstock_consumers.upkeep.compaction import CLASSES, FAN_IN, MOST_JOINED, join, plan, size_class
-from penstock_schemas.errors import CorruptStoreError
+from penstock_consumers.upkeep.head import Head
+from penstock_schemas.errors import CorruptStoreError, FencedError
 from tests.consumers.messages import NESTED, stored_episodes
 from tests.consumers.stores import Writer, episodes, stream
 from tests.consumers.upkept import Owned, counted, live, newest
@@ -227,6 +228,18 @@ def test_a_damaged_segment_is_left_alone_and_told(bucket: Bucket, how: str, capl
     assert damaged.name in caplog.text
     bucket.put(damaged.name, kept)
     assert Replay.open(bucket).episodes_stored == counted(live(bucket).segments).episodes
+
+
+def test_what_a_newer_commit_let_go_is_no_damage(bucket: Bucket) -> None:
+    owned = Owned(bucket)
+    owned.step(10)
+    overtaken, apart = Head(bucket, 0), set[str]()
+    compact(bucket, MOST)
+    owned.step()
+    gc(bucket, 0.0)
+    with pytest.raises(FencedError):
+        compaction.compact(bucket, overtaken, MOST, apart)
+    assert not apart
 
 
 def batches(bucket: Bucket, entries: Sequence[SegmentEntry], spec: StreamSpec) -> list[pa.RecordBatch | None]:

@@ -306,8 +306,14 @@ def create(bucket: Bucket, commit: Commit, live: Live) -> Commit:
     if commit.number % FULL_EVERY == 0:
         commit = replace(commit, live=live)
     if not create_once(bucket, commit.name, commit.to_json()):
-        raise FencedError(f"commit {commit.name}: another consumer made it; this one's work is discarded")
+        raise _fenced(commit.name)
     return commit
+
+
+def check_newest(bucket: Bucket, partition: int, number: int) -> None:
+    """Raise `FencedError` where a partition has a commit after `number`: what it no longer needs may be gone."""
+    if newest(bucket, partition, known=number) is not None:
+        raise _fenced(layout.commit(partition, number + 1))
 
 
 def rewrite(
@@ -340,6 +346,10 @@ def rewrite(
     )
     after = live.after(commit)
     return create(bucket, commit, after), after
+
+
+def _fenced(name: str) -> FencedError:
+    return FencedError(f"commit {name}: another consumer made it; this one's work is discarded")
 
 
 def _listed(bucket: Bucket, partition: int) -> int:

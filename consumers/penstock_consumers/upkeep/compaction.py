@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 from penstock_consumers.replay.snapshot import existing
-from penstock_consumers.store import layout, segments
+from penstock_consumers.store import commits, layout, segments
 from penstock_consumers.store.commits import Retired, in_log_order
 from penstock_schemas.errors import CorruptStoreError
 
@@ -50,6 +50,7 @@ def compact(bucket: Bucket, partition: Rewritable, compact_bytes: int, apart: se
             entry = join(bucket, layout.segment(partition.partition, newest.number + 1), joined, list(read.values()))
             partition.rewrite(added=[entry], removed=[entry.name for entry in joined])
             return True
+        commits.check_newest(bucket, partition.partition, newest.number)
         apart.update(damaged)
         _LOG.error("store %s: not as they were written, so not compacted: %s; restore them", bucket.url, damaged)
     return False
