@@ -227,12 +227,36 @@ def test_a_memory_url_is_a_new_bucket_each_time() -> None:
 
 def test_an_unknown_kind_of_url_is_refused_without_its_secrets() -> None:
     with pytest.raises(StoreError, match=r"store 'nonsense://host/path': cannot be opened: GenericError") as refused:
-        open_bucket("nonsense://user:secret@host/path?token=secret")
+        open_bucket("nonsense://user:secret@host/path")
     assert "secret" not in str(refused.value)
     assert refused.value.__cause__ is None
     assert refused.value.__suppress_context__
     with pytest.raises(StoreError, match=r"cannot be opened: .*Unable to recognise URL"):
         open_bucket("nonsense://host/path")
+
+
+@pytest.mark.parametrize(
+    ("url", "told"),
+    [
+        ("file:///data/exp#1", r"'file:///data/exp': its URL goes on .* write %3F or %23"),
+        ("file:///data/exp?1", r"'file:///data/exp': its URL goes on"),
+        ("s3://bucket/a#b", r"'s3://bucket/a': its URL goes on"),
+        ("s3://bucket/a?token=secret", r"'s3://bucket/a': its URL goes on"),
+        ("https://host/a#b", r"'https://host/a': its URL goes on"),
+        ("file://data/store", r"'file://data/store': its URL .* names a host: write file:///"),
+        ("file://~/store", r"'file://~/store': its URL .* names a host"),
+    ],
+)
+def test_a_url_that_would_open_another_store_is_refused(url: str, told: str) -> None:
+    with pytest.raises(StoreError, match=rf"^store {told}") as refused:
+        open_bucket(url)
+    assert "secret" not in str(refused.value)
+
+
+def test_a_url_names_a_store_with_odd_characters(tmp_path: Path) -> None:
+    for name in ("a#b", "a?b", "a b"):
+        url = (tmp_path / name).as_uri()
+        assert open_bucket(url).url == open_bucket(url.replace("://", "://localhost")).url == str(tmp_path / name)
 
 
 def test_what_is_remote(tmp_path: Path) -> None:
@@ -243,5 +267,6 @@ def test_what_is_remote(tmp_path: Path) -> None:
 
 
 def test_a_buckets_name_holds_no_secrets() -> None:
-    assert open_bucket("s3://user:secret@bucket/path?token=secret").url == "s3://bucket/path"
+    assert open_bucket("s3://user:secret@bucket/path").url == "s3://bucket/path"
+    assert open_bucket("https://host/path?token=secret").url == "https://host/path"
     assert open_bucket("memory://").url == "memory://"

@@ -21,6 +21,8 @@ _CREATE_TRIES = 5
 _ANSWER = re.compile(r"<Code>(?P<code>[^<]*)</Code>.*?<Message>(?P<message>[^<]*)</Message>", re.DOTALL)
 # How obstore's inner view says why no answer came.
 _KIND = re.compile(r"HttpError \{\s*kind: (\w+)")
+# Of servers that are asked with their URL's query; other kinds of store have none.
+_WITH_QUERIES = {"http", "https"}
 # What storages quote in their errors; a query may hold a signature.
 _URL = re.compile(r"\b[a-z]+://[^\s,]+")
 
@@ -97,12 +99,13 @@ def open_bucket(url: str | Path) -> Bucket:
     """Open a path, a `file://` URL, `memory://` (a new one each time), or a URL of an object store.
 
     Credentials come from the environment, as obstore documents. Raises `StoreError` where the URL is of no kind
-    that is known.
+    that is known, or has a part that would be left aside.
     """
     from penstock_consumers.store.folder import Folder  # noqa: PLC0415  (each kind is loaded where it is used)
 
     if isinstance(url, Path) or "://" not in url:
         return Folder(Path(url))
+    _check_whole(url)
     if url.startswith("file://"):
         return Folder(Path(unquote(urlsplit(url).path)))
     from penstock_consumers.store.objects import Objects  # noqa: PLC0415  (the same)
@@ -115,6 +118,21 @@ def open_bucket(url: str | Path) -> Bucket:
         cause = error if shown == url else None
         detail = str(error).partition("\n")[0] if cause else type(error).__name__
         raise StoreError(f"store {shown!r}: cannot be opened: {detail}") from cause
+
+
+def _check_whole(url: str) -> None:
+    """Refuse a URL of which a part would be left aside: another store would be opened than the one that is meant."""
+    parts = urlsplit(url)
+    if "#" in url or ("?" in url and parts.scheme not in _WITH_QUERIES):
+        raise StoreError(
+            f"store {public(url)!r}: its URL goes on with a '?' or a '#': write %3F or %23 where that is in a name, "
+            "and give settings by the environment"
+        )
+    if parts.scheme == "file" and parts.netloc not in {"", "localhost"}:
+        raise StoreError(
+            f"store {public(url)!r}: its URL is of a folder, and names a host: write file:/// and the folder's whole "
+            "path"
+        )
 
 
 def is_remote(bucket: Bucket) -> bool:
