@@ -251,6 +251,16 @@ def test_what_a_dead_writer_left_in_a_folder_is_deleted(tmp_path: Path) -> None:
     assert young.exists()
 
 
+def test_what_dead_writers_left_of_older_commits_and_of_the_manifest_goes(bucket: Timed) -> None:
+    writer = Writer(bucket, stream())
+    left = ["commits/00000/000000000/.000000000999.json.0", ".store.json.0"]
+    bucket.left = dict.fromkeys(left, bucket.now)
+    for number in range(layout.COMMITS_PER_FOLDER + 10):
+        writer.commit(0, high_water=number)
+    gc(bucket, 0.0)
+    assert sorted(bucket.deleted) == sorted(left)
+
+
 class Counting(WrappedBucket):
     """Counts the operations by kind, and what listings answer."""
 

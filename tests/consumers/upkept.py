@@ -112,7 +112,7 @@ class Timed(WrappedBucket):
         self.deleted.append(name)
 
     def leftovers(self, prefix: str = "") -> Iterable[tuple[str, float]]:
-        return [(name, at) for name, at in self.left.items() if name.startswith(prefix)]
+        return [(name, at) for name, at in self.left.items() if name == prefix + name.rpartition("/")[2]]
 
     def _note(self, name: str) -> None:
         self.now += 1.0

@@ -72,7 +72,7 @@ class Bucket(Protocol):
         ...
 
     def leftovers(self, prefix: str = "") -> Iterable[tuple[str, float]]:
-        """Name what unfinished writes left below a prefix, with when each was written, as `modified` tells it.
+        """Name what unfinished writes left one step below a prefix, with when each was written, as `modified` tells it.
 
         An entry is of a writer that died, or of one at work: only its age tells. `delete` takes these names.
         """

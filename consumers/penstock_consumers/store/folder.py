@@ -119,11 +119,7 @@ class Folder:
     def folders(self, prefix: str) -> Iterator[str]:
         """Name the folders in a folder."""
         with self._named("list", prefix):
-            try:
-                found = list(os.scandir(self._root / prefix))
-            except FileNotFoundError:
-                return
-            yield from (f"{prefix}{entry.name}/" for entry in found if entry.is_dir())
+            yield from (f"{prefix}{entry.name}/" for entry in self._entries(prefix) if entry.is_dir())
 
     def list(self, prefix: str) -> Iterator[str]:
         """Name the objects below a prefix; unfinished temporary files are none."""
@@ -133,12 +129,19 @@ class Folder:
                     yield folder + file
 
     def leftovers(self, prefix: str = "") -> Iterator[tuple[str, float]]:
-        """Name the temporary files below a prefix."""
+        """Name the temporary files in a folder."""
         with self._named("list", prefix):
-            for folder, file in self._files(prefix):
-                if _IS_TEMPORARY.fullmatch(file):
+            for entry in self._entries(prefix):
+                if _IS_TEMPORARY.fullmatch(entry.name):
                     with suppress(FileNotFoundError):  # its writer may have ended meanwhile
-                        yield folder + file, self.modified(folder + file)
+                        yield prefix + entry.name, self.modified(prefix + entry.name)
+
+    def _entries(self, prefix: str) -> Sequence[os.DirEntry[str]]:
+        """What lies in a folder; nothing where it is absent."""
+        try:
+            return list(os.scandir(self._root / prefix))
+        except FileNotFoundError:
+            return []
 
     def _files(self, prefix: str) -> Iterator[tuple[str, str]]:
         """Walk a prefix: the prefix of each folder in it, and each file's name there."""

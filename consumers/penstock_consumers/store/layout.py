@@ -39,9 +39,14 @@ def commits(partition: int) -> str:
     return f"{COMMITS}{partition:05d}/"
 
 
+def commit_folder(partition: int, number: int) -> str:
+    """The prefix of the commits that a commit lies among."""
+    return f"{commits(partition)}{number // COMMITS_PER_FOLDER:09d}/"
+
+
 def commit(partition: int, number: int) -> str:
     """The name of a commit; numbers are padded so that names sort as numbers do."""
-    return f"{commits(partition)}{number // COMMITS_PER_FOLDER:09d}/{number:012d}.json"
+    return f"{commit_folder(partition, number)}{number:012d}.json"
 
 
 def commit_named(name: str) -> tuple[int, int] | None:

@@ -56,8 +56,10 @@ def _taken(name: str, number: int) -> bool:
 
 def _leftovers(bucket: Bucket, settled: Commit, latest: float) -> Iterator[str]:
     """Name what writers that died left unfinished; one that was only paused finds it gone, and begins anew."""
-    folder = layout.commit(settled.partition, settled.number).rpartition("/")[0] + "/"
-    for prefix in (*layout.segments(settled.partition), folder, layout.SNAPSHOTS, layout.POLICIES):
+    # The last collection's W may have been in the folder before.
+    numbers = {settled.number, max(settled.number - layout.COMMITS_PER_FOLDER, 0)}
+    folders = {layout.commit_folder(settled.partition, number) for number in numbers}
+    for prefix in ("", *layout.segments(settled.partition), *folders, layout.SNAPSHOTS, layout.POLICIES):
         yield from (name for name, written in bucket.leftovers(prefix) if written <= latest)
 
 
