@@ -14,7 +14,7 @@ import socket
 import time
 import uuid
 from collections.abc import Mapping
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
@@ -151,14 +151,8 @@ class PolicyPublisher:
 
     def _claimed_by(self, version: int) -> str | None:
         """Who has claimed a version; None where nobody has."""
-        try:
-            claim = self._bucket.read(layout.policy_claim(version)).to_pybytes()
-        except FileNotFoundError:
-            return None
-        try:
-            return str(json.loads(claim)["writer"])
-        except (ValueError, KeyError, TypeError):
-            return "someone unknown"
+        claim = _claim(self._bucket, version)
+        return None if claim is None else str(claim.get("writer", "someone unknown"))
 
     def _contested(self, version: int) -> PolicyError:
         return PolicyError(
@@ -181,11 +175,29 @@ def newest_kept(bucket: Bucket) -> PolicyRecord | None:
 
     Raises `PolicyRejectedError` where it does not read.
     """
-    names = [name for name in bucket.list(layout.POLICIES) if layout.is_weights(name)]
-    if not names:
+    names = {layout.policy_version(name) or 0: name for name in bucket.list(layout.POLICIES) if layout.is_weights(name)}
+    # A listing may lag behind; asking for an object does not.
+    version = max(names, default=0) + 1
+    while (claim := _claim(bucket, version)) is not None:
+        name = layout.policy_weights(version, str(claim.get("digest")))
+        if layout.is_weights(name):  # no claim chooses another object
+            names[version] = name
+        version += 1
+    for version in sorted(names, reverse=True):
+        with suppress(FileNotFoundError):  # what is claimed need not be kept
+            return PolicyRecord.from_safetensors(bucket.read(names[version]).to_pybytes(), names[version])
+    return None
+
+
+def _claim(bucket: Bucket, version: int) -> Mapping[str, Any] | None:
+    """The claim on a version, empty where it does not read; None where there is none."""
+    try:
+        claim = json.loads(bucket.read(layout.policy_claim(version)).to_pybytes())
+    except FileNotFoundError:
         return None
-    name = max(names, key=lambda name: layout.policy_version(name) or 0)
-    return PolicyRecord.from_safetensors(bucket.read(name).to_pybytes(), name)
+    except ValueError:
+        return {}
+    return claim if isinstance(claim, Mapping) else {}
 
 
 def _kafka(servers: str) -> Log:

@@ -19,6 +19,7 @@ from penstock_consumers.store.bucket import open_bucket
 from penstock_schemas.errors import LogUnavailableError, PolicyError, StoreMismatchError, StoreUnavailableError
 from penstock_schemas.log.memory import MemoryLog
 from penstock_schemas.policies import FOLDER, MAX_INLINE_BYTES, decode_announcement, decode_policy
+from tests.consumers.messages import WrappedBucket
 from tests.consumers.stores import Writer, stream
 
 if TYPE_CHECKING:
@@ -308,6 +309,25 @@ def test_a_learner_goes_on_from_the_newest_version_that_is_kept(log: MemoryLog, 
     assert last is not None
     assert last.version == 11
     assert_array_equal(last.weights["w"], weights(11)["w"], strict=True)
+
+
+@pytest.mark.parametrize("listed", [0, 2, 4, 7])
+def test_a_version_that_a_listing_does_not_name_yet_is_gone_on_from(
+    log: MemoryLog, bucket: Bucket, listed: int
+) -> None:
+    class Lagging(WrappedBucket):
+        def list(self, prefix: str) -> list[str]:
+            return [name for name in super().list(prefix) if (layout.policy_version(name) or 0) <= listed]
+
+    ours = publisher(log, bucket)
+    for at in range(1, 5):
+        ours.publish(weights(at))
+    # Claimed and not kept, by learners that died.
+    for version, claim in ((5, b'{"digest": "%s"}' % (b"0" * 64)), (6, b"half"), (7, b"[]"), (8, b'{"digest": "/"}')):
+        bucket.put(layout.policy_claim(version), claim)
+    last = policies.newest_kept(Lagging(bucket))
+    assert last is not None
+    assert last.version == 4
 
 
 def test_a_store_keeps_policies_where_its_producers_look_for_them() -> None:
