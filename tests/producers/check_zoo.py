@@ -420,6 +420,12 @@ class OtherDrawVectorEnv(WalkVectorEnv):
         return super().step(actions + np.random.default_rng().normal(size=actions.shape))
 
 
+class NanRewardVectorEnv(WalkVectorEnv):
+    def step(self, actions: Any) -> Any:
+        observations, rewards, *rest = super().step(actions)
+        return observations, np.where(self.envs[0].steps == AT, np.nan, rewards), *rest
+
+
 class InfoListVectorEnv(WalkVectorEnv):
     """Gives a list of infos, as gym's vector envs did."""
 

@@ -184,6 +184,10 @@ def test_a_vector_env_without_a_twin_that_no_seed_reaches_is_caught_by_repetitio
     assert check("OtherDrawVectorEnv", VECTOR).broken == {VECTOR: (Rule.SEEDING,)}
 
 
+def test_a_reward_that_is_nan_in_both_runs_is_no_matter_of_seeds() -> None:
+    assert check("NanRewardVectorEnv", VECTOR).broken == {VECTOR: (Rule.FINITE_REWARD,)}
+
+
 def test_a_vector_env_without_a_twin_that_loses_every_last_observation_is_caught() -> None:
     report = check("LosingVectorEnv", VECTOR)
 

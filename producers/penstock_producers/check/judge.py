@@ -9,7 +9,7 @@ import numpy as np
 
 from penstock_producers.check.rules import Rule
 from penstock_producers.check.twin import Part, replay
-from penstock_producers.check.values import difference, misfit, raised
+from penstock_producers.check.values import difference, misfit, raised, unequal
 from penstock_producers.contained import CONTAINED
 from penstock_schemas.spaces import unflatten
 
@@ -89,7 +89,7 @@ def judge_repetition(
     for number, (one, other) in enumerate(zip(life, again, strict=False)):
         for step, (before, after) in enumerate(zip(one.observations, other.observations, strict=False)):
             differs = difference(space, before, after)
-            if differs is None and step and one.rewards[step - 1] != other.rewards[step - 1]:
+            if differs is None and step and unequal(one.rewards[step - 1], other.rewards[step - 1], 0.0):
                 differs = (f"reward {one.rewards[step - 1]}", f"reward {other.rewards[step - 1]}")
             if differs is not None:
                 expected, found = differs
