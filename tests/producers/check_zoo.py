@@ -302,6 +302,15 @@ class DriftingEnv(WalkEnv):
         return super().step(action + self.drift)
 
 
+class ShortSeedEnv(WalkEnv):
+    """Takes seeds of 16 bits only."""
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
+        if seed is not None and seed >= 2**16:
+            raise ValueError("a seed of 16 bits, please")
+        return super().reset(seed=seed)
+
+
 class LevelEnv(WalkEnv):
     """Begins at the same place always; keeps every rule."""
 
@@ -471,6 +480,15 @@ class RailVectorEnv(LevelVectorEnv):
     single = RailEnv
 
 
+class ShortSeedVectorEnv(WalkVectorEnv):
+    """Keeps every rule, and seeds its envs in its own way."""
+
+    single = ShortSeedEnv
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
+        return super().reset(seed=None if seed is None else seed % 2**15, options=options)
+
+
 class ModelessVectorEnv(WalkVectorEnv):
     def __init__(self, num_envs: int) -> None:
         super().__init__(num_envs)
@@ -480,7 +498,7 @@ class ModelessVectorEnv(WalkVectorEnv):
 VECTORS = (
     *(WalkVectorEnv, LosingVectorEnv, ResetCountingVectorEnv, MisdeclaredVectorEnv, EarlyVectorEnv, SlowVectorEnv),
     *(OtherDrawVectorEnv, InfoListVectorEnv, OptionlessVectorEnv, GreedyVectorEnv, ModelessVectorEnv),
-    *(ActingVectorEnv, LevelVectorEnv, RailVectorEnv),
+    *(ActingVectorEnv, LevelVectorEnv, RailVectorEnv, ShortSeedVectorEnv),
 )
 for _vector in VECTORS:
     gymnasium.register(

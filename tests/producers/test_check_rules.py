@@ -173,6 +173,14 @@ def test_a_start_that_is_always_the_same_tells_nothing_of_seeds_unless_nothing_h
     assert report.modes[1].twin == twin
 
 
+def test_a_single_env_that_raises_at_a_vector_envs_seed_is_no_twin() -> None:
+    report = check("ShortSeedWalk-v0", VECTOR)
+
+    assert report.ok, str(report)
+    why = "the single env raises ValueError: a seed of 16 bits, please"
+    assert report.modes[1].twin == f"not compared with twins: {why}"
+
+
 def test_lanes_end_no_episode_for_bounds_that_an_env_breaks() -> None:
     report = check("OutsideEnv", LANES)
 

@@ -13,6 +13,7 @@ from penstock_producers.check.report import Findings, ModeReport, Report
 from penstock_producers.check.rules import Rule
 from penstock_producers.check.single import SINGLE, check_single
 from penstock_producers.check.twin import ROUNDING, Twins
+from penstock_producers.check.values import raised
 from penstock_producers.check.vector import check_vector
 from penstock_producers.contained import CONTAINED
 from penstock_producers.envs.lanes import Containment
@@ -166,10 +167,13 @@ class _Check:
     ) -> str | None:
         if self._distrust is not None:
             return self._distrust
-        if twins.spaces != spaces:
-            return "the single env has other spaces"
-        if mode.vectorization == "vector_entry_point":
-            seed = Seeds(self._seed, self._source.producer).vector()
-            if not twins.seeded(lives, seed):
-                return "what it makes of its seed for each env is its own affair"
+        try:
+            if twins.spaces != spaces:
+                return "the single env has other spaces"
+            if mode.vectorization == "vector_entry_point":
+                seed = Seeds(self._seed, self._source.producer).vector()
+                if not twins.seeded(lives, seed):
+                    return "what it makes of its seed for each env is its own affair"
+        except CONTAINED as error:
+            return f"the single env raises {raised(error)}"
         return None
