@@ -443,6 +443,43 @@ class InfoListVectorEnv(WalkVectorEnv):
         return *rest, [infos] * self.num_envs
 
 
+class FloatFlagVectorEnv(WalkVectorEnv):
+    def step(self, actions: Any) -> Any:
+        observations, rewards, terminated, *rest = super().step(actions)
+        return observations, rewards, terminated.astype(np.float64), *rest
+
+
+class ColumnFlagVectorEnv(WalkVectorEnv):
+    def step(self, actions: Any) -> Any:
+        *answer, truncated, infos = super().step(actions)
+        return *answer, truncated[:, None], infos
+
+
+class OneRewardVectorEnv(WalkVectorEnv):
+    def step(self, actions: Any) -> Any:
+        observations, rewards, *rest = super().step(actions)
+        return observations, float(rewards.sum()), *rest
+
+
+class CountlessVectorEnv(WalkVectorEnv):
+    def __init__(self, num_envs: int) -> None:
+        super().__init__(num_envs)
+        del self.num_envs
+
+
+class ActionlessVectorEnv(WalkVectorEnv):
+    def __init__(self, num_envs: int) -> None:
+        super().__init__(num_envs)
+        del self.action_space
+
+
+class SpareVectorEnv(WalkVectorEnv):
+    """Has one env more than was asked for."""
+
+    def __init__(self, num_envs: int) -> None:
+        super().__init__(num_envs + 1)
+
+
 class OptionlessVectorEnv(WalkVectorEnv):
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
         if options is not None:

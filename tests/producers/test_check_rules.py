@@ -203,8 +203,25 @@ def test_a_vector_env_without_a_twin_that_loses_every_last_observation_is_caught
     assert report.modes[1].findings[0].step == LENGTH
 
 
-def test_a_vector_env_that_declares_no_mode_is_caught() -> None:
-    assert check("ModelessVectorEnv", VECTOR).broken == {VECTOR: (Rule.API,)}
+@pytest.mark.parametrize(
+    ("env", "expected", "found"),
+    [
+        ("ModelessVectorEnv", "metadata['autoreset_mode'] to be an AutoresetMode", "None"),
+        ("CountlessVectorEnv", "its number of envs, metadata and spaces", "no attribute 'num_envs'"),
+        ("ActionlessVectorEnv", "its number of envs, metadata and spaces", "no attribute 'action_space'"),
+        ("SpareVectorEnv", "num_envs 2, as was asked for", "3"),
+        ("OneRewardVectorEnv", "rewards as an array of shape (2,) of floats or integers", "a float"),
+        ("FloatFlagVectorEnv", "terminated as an array of shape (2,) of bools", "of shape (2,) and dtype float64"),
+        ("ColumnFlagVectorEnv", "truncated as an array of shape (2,) of bools", "of shape (2, 1) and dtype bool"),
+    ],
+)
+def test_a_vector_env_whose_answers_are_no_vector_envs_is_caught(env: str, expected: str, found: str) -> None:
+    report = check(env, VECTOR)
+
+    assert report.broken == {VECTOR: (Rule.API,)}
+    (finding,) = report.modes[1].findings
+    assert finding.expected == expected
+    assert found in finding.found
 
 
 def test_same_step_loses_the_last_observation_of_an_env_with_one_buffer() -> None:

@@ -98,6 +98,8 @@ def unequal(one: Any, other: Any, tolerance: float) -> NDArray[np.bool_]:
 
 def describe(answer: Any) -> str:
     """Say what kind of thing was answered."""
+    if isinstance(answer, np.ndarray):
+        return f"an array of shape {answer.shape} and dtype {answer.dtype}"
     length = f" of {len(answer)}" if isinstance(answer, tuple) else ""
     return f"a {type(answer).__name__}{length}"
 

@@ -37,7 +37,7 @@ def check_vector(source: EnvSource, num_envs: int, *, steps: int, seed: int, fin
     except EnvError as error:
         findings.add(Rule.API, 0, 0, 0, expected="a vector env", found=str(error))
         return
-    run = _Run(env, findings)
+    run = _Run(env, num_envs, findings)
     try:
         run.play(steps, seed)
     except _Stop:
@@ -49,24 +49,30 @@ def check_vector(source: EnvSource, num_envs: int, *, steps: int, seed: int, fin
 class _Run:
     """One vector env, stepped at random, and each answer judged."""
 
-    def __init__(self, env: AnyVectorEnv, findings: Findings) -> None:
+    def __init__(self, env: AnyVectorEnv, num_envs: int, findings: Findings) -> None:
         self._env = env
         self._findings = findings
-        self._mode = env.metadata.get("autoreset_mode")
-        self._spaces = copy.deepcopy((env.single_observation_space, env.single_action_space))
-        self._done = np.zeros(env.num_envs, np.bool_)
-        self._episodes, self._steps = np.zeros(env.num_envs, np.int64), np.zeros(env.num_envs, np.int64)
+        self._done = np.zeros(num_envs, np.bool_)
+        self._episodes, self._steps = np.zeros(num_envs, np.int64), np.zeros(num_envs, np.int64)
 
     def play(self, steps: int, seed: int) -> None:
         """Reset with a seed, step, and reset with options."""
+        env = self._env
+        try:
+            num_envs, self._mode = env.num_envs, env.metadata.get("autoreset_mode")
+            self._spaces = copy.deepcopy((env.single_observation_space, env.single_action_space))
+            sampler = copy.deepcopy(env.action_space)
+            sampler.seed(seed)
+        except CONTAINED as error:
+            self._stop(Rule.API, "its number of envs, metadata and spaces", raised(error))
+        if num_envs != len(self._done):
+            self._stop(Rule.API, f"num_envs {len(self._done)}, as was asked for", repr(num_envs))
         if not isinstance(self._mode, AutoresetMode):
             self._stop(Rule.API, "metadata['autoreset_mode'] to be an AutoresetMode", repr(self._mode))
         try:
             actions = batch_reader(from_gymnasium(self._spaces[1], "action"))
         except SpaceError as error:
             self._stop(Rule.RECORDABLE_SPACES, "spaces that are mapped to Arrow", str(error))
-        sampler = copy.deepcopy(self._env.action_space)
-        sampler.seed(seed)
         self._reset(Rule.SEEDING, seed=seed)
         for _ in range(steps):
             self._step(sampler.sample(), actions)
@@ -107,13 +113,20 @@ class _Run:
             if not np.array_equal(sent, leaf):
                 self._add(Rule.ACTION_MUTATED, f"actions {sent.tolist()}", f"{leaf.tolist()}")
         self._judge_infos(infos)
-        self._judge_resets(reset, np.asarray(rewards), infos)
-        self._done = (np.asarray(terminated) | np.asarray(truncated)).astype(np.bool_) & ~reset
+        self._judge_column("rewards", rewards, "fiu", "floats or integers")
+        self._judge_column("terminated", terminated, "b", "bools")
+        self._judge_column("truncated", truncated, "b", "bools")
+        self._judge_resets(reset, rewards, infos)
+        self._done = (terminated | truncated) & ~reset
         if self._mode is not AutoresetMode.NEXT_STEP:
             if self._mode is AutoresetMode.DISABLED and self._done.any():
                 self._reset(Rule.RESET_OPTIONS, options={"reset_mask": self._done.copy()})
             self._episodes += self._done
             self._steps[self._done] = 0
+
+    def _judge_column(self, name: str, column: Any, kinds: str, of: str) -> None:
+        if not isinstance(column, np.ndarray) or column.shape != self._done.shape or column.dtype.kind not in kinds:
+            self._stop(Rule.API, f"{name} as an array of shape {self._done.shape} of {of}", describe(column))
 
     def _judge_resets(self, reset: np.ndarray[Any, np.dtype[np.bool_]], rewards: Any, infos: Any) -> None:
         for i in np.flatnonzero(reset).tolist():
