@@ -63,6 +63,7 @@ OTHER_PROJECTS: list[tuple[str, dict[str, Any], str, set[Rule]]] = [
     ("ale_py.vector_env:AtariVectorEnv", {**ATARI, "autoreset_mode": "NextStep"}, "vector_entry_point", set()),
     ("ale_py.vector_env:AtariVectorEnv", {**ATARI, "autoreset_mode": "SameStep"}, "vector_entry_point", set()),
     ("envpool:CartPole-v1", {"max_episode_steps": LONGEST}, "envpool", set()),
+    ("envpool:CartPole-v1", {"max_episode_steps": LONGEST, "batch_size": 2, "num_threads": 1}, "envpool", set()),
     ("envpool:Pendulum-v1", {"max_episode_steps": LONGEST}, "envpool", set()),
     ("numberlink:NumberLinkRGB-v0", {"step_limit": LONGEST}, "vector_entry_point", {Rule.RESET_ROW}),
 ]

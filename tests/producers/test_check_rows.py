@@ -127,6 +127,27 @@ def test_envs_that_never_answer_end_the_play() -> None:
     assert life[0].steps == 0
 
 
+class HalfMuteEnvs(MuteEnvs):
+    """One of them answers always, the other never."""
+
+    num_envs = 2
+
+    def recv(self, timeout: float = 1.0) -> Answer:
+        return rows(1)
+
+
+def test_an_env_that_never_answers_ends_the_play_though_others_go_on() -> None:
+    findings = Findings()
+    seconds = count()
+
+    life, silent = play(HalfMuteEnvs(), 5, 0, findings, lambda: float(next(seconds)))
+
+    (finding,) = findings.all()
+    assert finding.found == "no answer from envs [1] for 60 s"
+    assert life[0].steps > 5
+    assert silent == []
+
+
 def lived(env: WalkEnv, steps: int) -> list[Episode]:
     """What a recorder would have of an env that is seeded once."""
     space, actions = walk_spaces()

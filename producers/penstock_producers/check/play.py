@@ -22,34 +22,32 @@ _PATIENCE_S = 60.0
 
 
 def play(envs: Envs, steps: int, seed: int, findings: Findings, clock: Callable[[], float]) -> list[list[Episode]]:
-    """Send each env so many actions, and give each one's life; what a reset ignores is sent, but recorded nowhere.
+    """Have each env answer so many actions, and give each one's life; what a reset ignores is recorded nowhere.
 
-    The actions of an env depend on the seed and its index only. An env that breaks ends the play.
+    The actions of an env depend on the seed and its index only. All envs go on until the last one has answered so
+    many: out of lockstep a batch may have to fill before any answers. An env that breaks ends the play.
     """
     recorder = Recorder(envs.num_envs, findings)
     actions = Actions(envs.action_space, envs.num_envs, seed)
-    sent = np.zeros(envs.num_envs, np.int64)
-    waits = np.zeros(envs.num_envs, np.bool_)
+    answers = np.zeros(envs.num_envs, np.int64)
     try:
         answer = envs.reset()
-        since = clock()
+        since = np.full(envs.num_envs, clock())
         while True:
             recorder.add(answer)
-            if answer.steps is not None or answer.resets is not None or len(answer.ready):
-                since = clock()
-            waits[answer.ready] = True
-            if waits.all() and (sent >= steps).all():
+            ready = answer.ready
+            answers[ready] += 1
+            if (answers > steps).all():  # the first one is the reset's
                 return recorder.lives
-            ready = np.flatnonzero(waits & (sent < steps)).astype(np.int32)
             if len(ready):
                 action = actions.draw(ready)
                 recorder.act(ready, action)
-                waits[ready] = False
-                sent[ready] += 1
+                since[ready] = clock()
                 envs.send(ready, action)
-            elif clock() - since > _PATIENCE_S:
-                silent = f"no answer from envs {np.flatnonzero(~waits).tolist()} for {_PATIENCE_S:.0f} s"
-                _broke(recorder, findings, "every env to answer", silent)
+            silent = np.flatnonzero(clock() - since > _PATIENCE_S)
+            if len(silent):
+                found = f"no answer from envs {silent.tolist()} for {_PATIENCE_S:.0f} s"
+                _broke(recorder, findings, "every env to answer", found)
                 return recorder.lives
             answer = envs.recv()
     except EnvError as error:

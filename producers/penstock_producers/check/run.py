@@ -57,7 +57,7 @@ def check_env(
         source: How the environment is made.
         modes: Of `MODES`, by default all; `single` is always among them, as it is the measure for the others.
         num_envs: How many are stepped together.
-        steps: How many each env takes in each mode.
+        steps: How many each env takes in each mode; some take more where they answer out of lockstep.
         seed: Of all seeds and actions.
         clock: In seconds, monotonic; tells when an env no longer answers.
 
