@@ -406,6 +406,14 @@ class MisdeclaredVectorEnv(WalkVectorEnv):
         self.metadata = {"autoreset_mode": AutoresetMode.NEXT_STEP}
 
 
+class SparseVectorEnv(MisdeclaredVectorEnv):
+    """So too, but rewards ends only, and hands no last observation out."""
+
+    def step(self, actions: Any) -> Any:
+        observations, _, done, truncated, _ = super().step(actions)
+        return observations, done.astype(np.float64), done, truncated, {}
+
+
 class EarlyVectorEnv(WalkVectorEnv):
     """Ends each episode a step before the single env does."""
 

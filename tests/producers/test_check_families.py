@@ -57,11 +57,14 @@ def test_every_env_of_gymnasiums_families_keeps_the_rules_in_every_mode_that_it_
 
 
 ATARI = {"game": "pong", "max_num_frames_per_episode": 24, "noop_max": 4}
+# With life_loss_info a lost life is told as an end, but the step after it is the same game's next one.
+LIVES = {"game": "breakout", "frameskip": 24, "noop_max": 4, "life_loss_info": True}
 # numberlink's vector env declares NEXT_STEP, but the step after an end resets and takes its action at once: the
 # reset's observation is never seen, and a step lies where the reset's row should be.
 OTHER_PROJECTS: list[tuple[str, dict[str, Any], str, set[Rule]]] = [
     ("ale_py.vector_env:AtariVectorEnv", {**ATARI, "autoreset_mode": "NextStep"}, "vector_entry_point", set()),
     ("ale_py.vector_env:AtariVectorEnv", {**ATARI, "autoreset_mode": "SameStep"}, "vector_entry_point", set()),
+    ("ale_py.vector_env:AtariVectorEnv", LIVES, "vector_entry_point", {Rule.RESET_ROW}),
     ("envpool:CartPole-v1", {"max_episode_steps": LONGEST}, "envpool", set()),
     ("envpool:CartPole-v1", {"max_episode_steps": LONGEST, "batch_size": 2, "num_threads": 1}, "envpool", set()),
     ("envpool:Pendulum-v1", {"max_episode_steps": LONGEST}, "envpool", set()),

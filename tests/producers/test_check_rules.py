@@ -158,6 +158,11 @@ def test_a_vector_env_that_declares_another_mode_than_it_has_is_caught() -> None
 def test_a_vector_env_whose_reset_takes_an_action_is_caught_without_a_twin() -> None:
     assert check("ActingVectorEnv", VECTOR).broken == {VECTOR: (Rule.RESET_ROW,)}
 
+    report = check("SparseVectorEnv", VECTOR)
+    assert report.broken == {VECTOR: (Rule.RESET_ROW,)}
+    (finding,) = report.modes[1].findings
+    assert (finding.episode, finding.step) == (1, 0)
+
 
 @pytest.mark.parametrize(
     ("env", "twin"),

@@ -67,6 +67,10 @@ class Recorder:
         for place, i in enumerate(env.tolist()):
             self._actions[i] = _row(action, place)
 
+    def ended(self, env: NDArray[Any]) -> NDArray[np.bool_]:
+        """Tell which of some envs' last rows are ends, so that a reset comes next."""
+        return np.array([self.lives[i][-1].ended for i in env.tolist()])
+
     def add(self, answer: Answer) -> None:
         """Note what the envs answered."""
         if answer.steps is not None:

@@ -83,9 +83,16 @@ def judge_by_itself(env: int, life: Sequence[Episode], space: Space, findings: F
 
 
 def judge_repetition(
-    env: int, life: Sequence[Episode], again: Sequence[Episode], space: Space, findings: Findings
+    env: int,
+    life: Sequence[Episode],
+    again: Sequence[Episode],
+    space: Space,
+    findings: Findings,
+    *,
+    rule: Rule,
+    run: str,
 ) -> None:
-    """Check that a second run with the same seeds and actions gave the same."""
+    """Check that another run with the same seeds and actions gave the same; where not, that breaks `rule`."""
     for number, (one, other) in enumerate(zip(life, again, strict=False)):
         for step, (before, after) in enumerate(zip(one.observations, other.observations, strict=False)):
             differs = difference(space, before, after)
@@ -93,11 +100,10 @@ def judge_repetition(
                 differs = (f"reward {one.rewards[step - 1]}", f"reward {other.rewards[step - 1]}")
             if differs is not None:
                 expected, found = differs
-                run = f"{found} in a second run"
-                findings.add(Rule.SEEDING, env, number, step, expected=f"{expected}, as before", found=run)
+                findings.add(rule, env, number, step, expected=f"{expected}, as before", found=f"{found} in {run}")
                 return
         if number < min(len(life), len(again)) - 1 and one.steps != other.steps:
-            expected, found = f"{one.steps} steps, as before", f"{other.steps} steps in a second run"
+            expected, found = f"{one.steps} steps, as before", f"{other.steps} steps in {run}"
             at = min(one.steps, other.steps) + 1
-            findings.add(Rule.SEEDING, env, number, at, expected=expected, found=found)
+            findings.add(rule, env, number, at, expected=expected, found=found)
             return

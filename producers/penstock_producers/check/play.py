@@ -21,14 +21,17 @@ if TYPE_CHECKING:
 _PATIENCE_S = 60.0
 
 
-def play(envs: Envs, steps: int, seed: int, findings: Findings, clock: Callable[[], float]) -> list[list[Episode]]:
+def play(
+    envs: Envs, steps: int, seed: int, ignored_seed: int, findings: Findings, clock: Callable[[], float]
+) -> list[list[Episode]]:
     """Have each env answer so many actions, and give each one's life; what a reset ignores is recorded nowhere.
 
-    The actions of an env depend on the seed and its index only. All envs go on until the last one has answered so
-    many: out of lockstep a batch may have to fill before any answers. An env that breaks ends the play.
+    The actions of an env depend on the seed and its index only; those that its resets are to ignore are drawn with
+    `ignored_seed`. All envs go on until the last one has answered so many: out of lockstep a batch may have to fill
+    before any answers. An env that breaks ends the play.
     """
     recorder = Recorder(envs.num_envs, findings)
-    actions = Actions(envs.action_space, envs.num_envs, seed)
+    actions, others = (Actions(envs.action_space, envs.num_envs, root) for root in (seed, ignored_seed))
     answers = np.zeros(envs.num_envs, np.int64)
     try:
         answer = envs.reset()
@@ -40,7 +43,9 @@ def play(envs: Envs, steps: int, seed: int, findings: Findings, clock: Callable[
             if (answers > steps).all():  # the first one is the reset's
                 return recorder.lives
             if len(ready):
-                action = actions.draw(ready)
+                action, ignored = actions.draw(ready), recorder.ended(ready)
+                for leaf, other in zip(action, others.draw(ready), strict=True):
+                    leaf[ignored] = other[ignored]
                 recorder.act(ready, action)
                 since[ready] = clock()
                 envs.send(ready, action)

@@ -106,7 +106,7 @@ class _Check:
             check_vector(self._source, self._num_envs, steps=self._steps, seed=self._seed, findings=findings)
             if not _UNTAKEN.isdisjoint(finding.rule for finding in findings.all()):
                 return ModeReport(mode.name, findings.all(), twin="its answers cannot be taken as rows")
-        lives, spaces = self._play(mode, findings)
+        lives, spaces = self._play(mode, findings, self._seed)
         if spaces is None:
             if self._distrust is None and mode.vectorization in {"sync", "async"}:
                 # The env itself can be made: it is gymnasium that cannot have it so.
@@ -134,11 +134,19 @@ class _Check:
             judge_by_itself(i, life, space, findings)
         if Rule.API in findings:
             return
-        again, _ = self._play(mode, Findings())
-        for i, (life, other) in enumerate(zip(lives, again, strict=False)):
-            judge_repetition(i, life, other, space, findings)
+        for rule, ignored_seed, run in (
+            (Rule.SEEDING, self._seed, "a second run"),
+            (Rule.RESET_ROW, self._seed + self._num_envs, "a run that sends other actions to resets"),
+        ):
+            again, _ = self._play(mode, Findings(), ignored_seed)
+            for i, (life, other) in enumerate(zip(lives, again, strict=False)):
+                judge_repetition(i, life, other, space, findings, rule=rule, run=run)
+            if rule in findings:
+                return
 
-    def _play(self, mode: Mode, findings: Findings) -> tuple[list[list[Episode]], tuple[Space, Space] | None]:
+    def _play(
+        self, mode: Mode, findings: Findings, ignored_seed: int
+    ) -> tuple[list[list[Episode]], tuple[Space, Space] | None]:
         try:
             envs = make_envs(
                 self._source,
@@ -156,7 +164,7 @@ class _Check:
             findings.add(rule, 0, 0, 0, expected="a vector of envs", found=str(error))
             return [], None
         try:
-            lives = play(envs, self._steps, self._seed, findings, self._clock)
+            lives = play(envs, self._steps, self._seed, ignored_seed, findings, self._clock)
             return lives, (envs.observation_space, envs.action_space)
         finally:
             with suppress(*CONTAINED):  # what its close() raises is judged by itself
