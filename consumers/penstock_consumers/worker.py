@@ -29,8 +29,9 @@ if TYPE_CHECKING:
 _LOG = logging.getLogger(__name__)
 _POLL_SECONDS = 0.1
 _LAG_SECONDS = 2.0
-# How long the store may leave a call unanswered: while this member takes part in its group, and where the group waits.
-_STORE_SECONDS = 100.0
+# How long the store may be silent in a call: longer than an object store is given for a request and its repetitions.
+_STORE_SECONDS = 150.0
+# How long a partition may take that the group waits for.
 _TAKE_ON_SECONDS = 30.0
 # The log's clock takes at most a quarter of the idle limit from one record; ticks come no less often.
 _TICKS_PER_LIMIT = 4
@@ -336,9 +337,8 @@ class Worker:
 
     def _wait(self, number: int, held: Held, call: Call[Any], what: str) -> None:
         """Wait for the store, and take part in the group meanwhile, which may take any partition away."""
-        deadline = time.monotonic() + _STORE_SECONDS
         while self._holds(number, held) and not call.done(_POLL_SECONDS):
-            if time.monotonic() > deadline:
+            if time.monotonic() - call.answered > _STORE_SECONDS:
                 raise self._silent(f"partition {number} cannot be {what}", _STORE_SECONDS)
             self._beat()
             self._group.attend()

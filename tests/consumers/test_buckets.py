@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from penstock_consumers.store.bucket import create_once, is_remote, open_bucket
+from penstock_consumers.store.bucket import create_once, is_remote, on_answer, open_bucket
 from penstock_schemas.errors import StoreError, StoreUnavailableError
 from tests.consumers.messages import WrappedBucket
 from tests.consumers.s3 import PAGE
@@ -123,6 +123,32 @@ def test_a_table_is_read_by_its_parts(bucket: Bucket) -> None:
     bucket.put("a", file.getvalue())
     with bucket.open("a") as opened, pa.ipc.open_file(opened) as reader:
         assert reader.get_batch(0).equals(written)
+
+
+def test_what_takes_long_tells_that_it_goes_on() -> None:
+    bucket = open_bucket("memory://")
+    told: list[None] = []
+    token = on_answer.set(lambda: told.append(None))
+
+    def times(operation: Callable[[], object]) -> int:
+        told.clear()
+        operation()
+        return len(told)
+
+    file = pa.BufferOutputStream()
+    batch = pa.record_batch({"a": np.arange(PART // 8)})
+    with pa.ipc.new_file(file, batch.schema) as writer:
+        for _ in range(3):
+            writer.write_batch(batch)
+    try:
+        bucket.put("large", file.getvalue())
+        with bucket.open("large") as opened, pa.ipc.open_file(opened) as reader:
+            assert times(lambda: [reader.get_batch(number) for number in range(3)]) >= 3
+        for number in range(200):
+            bucket.create(f"many/{number}", b"x")
+        assert 1 < times(lambda: list(bucket.list("many/"))) < 200
+    finally:
+        on_answer.reset(token)
 
 
 def test_delete_is_repeatable(bucket: Bucket) -> None:

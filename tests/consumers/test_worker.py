@@ -2,6 +2,8 @@ from __future__ import annotations
 
 import random
 import threading
+from dataclasses import replace
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -616,6 +618,51 @@ def test_a_store_that_does_not_answer_at_all_is_told_and_left(
     drain(log, bucket, Member(log, bucket, clock), clock=clock)
     hanging.let_go.set()
     assert len(stored_episodes(bucket, range(PARTITIONS))) == PARTITIONS
+
+
+class Slow(WrappedBucket):
+    """A bucket that takes 100 s for each answer, by a clock of its own, once `slow`; and is waited for meanwhile."""
+
+    def __init__(self, inner: Bucket) -> None:
+        super().__init__(inner)
+        self.slow = False
+        self.clock = Clock()
+        self._waited_for = threading.Event()
+
+    def beat(self) -> None:
+        self._waited_for.set()
+
+    def operate(self, operation: Callable[..., Any], *arguments: Any) -> Any:
+        if self.slow:
+            self.clock.advance(100)
+            self._waited_for.clear()
+            assert self._waited_for.wait(SECONDS)
+        return operation(*arguments)
+
+
+@pytest.fixture
+def slow(bucket: Bucket, monkeypatch: pytest.MonkeyPatch) -> Slow:
+    slow = Slow(bucket)
+    for module in ("worker", "beside"):
+        monkeypatch.setattr(f"penstock_consumers.{module}.time", SimpleNamespace(monotonic=slow.clock))
+    return slow
+
+
+def test_a_join_may_take_long_where_the_store_answers(log: MemoryLog, bucket: Bucket, clock: Clock, slow: Slow) -> None:
+    producer = begun(log)
+    cadence = replace(IN_TIME, commit_seconds=0, upkeep_seconds=10)
+    member = Member(log, slow, clock, cadence, upkeep=Noted(slow), beat=slow.beat)
+    for number in range(8):
+        episode(producer, number)
+        member.run()
+    clock.advance(10)
+    for number in range(1, PARTITIONS):
+        member.worker._held[number].next_upkeep = clock() + 1e9
+    slow.slow = True
+    member.run()
+    assert member.value("segments_compacted_total") == 8
+    assert slow.clock() >= 1_000 + 10 * 100
+    assert verify(bucket, log).ok
 
 
 # What waits in memory, in all partitions together.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from contextlib import contextmanager, suppress
+from contextvars import ContextVar
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 from urllib.parse import unquote, urlsplit
@@ -25,6 +26,8 @@ _KIND = re.compile(r"HttpError \{\s*kind: (\w+)")
 _WITH_QUERIES = {"http", "https"}
 # What storages quote in their errors; a query may hold a signature.
 _URL = re.compile(r"\b[a-z]+://[^\s,]+")
+# What is called with each answer to operations of this thread, so that who waits for many tells slow from silent.
+on_answer: ContextVar[Callable[[], None]] = ContextVar("on_answer", default=lambda: None)
 
 
 class Bucket(Protocol):
@@ -165,6 +168,13 @@ def failures_named(
         if passes(error):
             raise StoreUnavailableError(f"{told} is reachable, and has room") from error
         raise StoreError(f"{told} is there, and permits it") from error
+    finally:
+        answered()
+
+
+def answered() -> None:
+    """Tell `on_answer` that the storage has answered an operation, or a part of one that takes long."""
+    on_answer.get()()
 
 
 def public(url: str) -> str:

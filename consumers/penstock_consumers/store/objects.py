@@ -17,7 +17,7 @@ import pyarrow as pa
 from obstore.exceptions import AlreadyExistsError, BaseError, GenericError
 from obstore.store import from_url
 
-from penstock_consumers.store.bucket import failures_named, public
+from penstock_consumers.store.bucket import answered, failures_named, public
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -157,6 +157,7 @@ class Objects:
         """Name the objects below a prefix."""
         with self._named("list", prefix):
             for page in obstore.list(self._store, prefix):
+                answered()
                 for entry in page:
                     yield entry["path"]
 
