@@ -36,8 +36,6 @@ class Held:
     # What a thread beside does with the partition: a commit, and the seconds that it took; upkeep.
     committing: Call[tuple[Committed | None, float]] | None = None
     upkeep: Call[Any] | None = None
-    # Another's commit has discarded what was judged here.
-    fenced: bool = False
 
     @property
     def begin(self) -> int:

@@ -45,7 +45,8 @@ class ConsumerSettings(ServiceSettings):
     partition. Each member needs its own."""
 
     revoke_seconds: PositiveSeconds = 5.0
-    """How long a commit may take when a partition is given to another member; after that it is given up."""
+    """How long a commit may take when a partition is given to another member; after that it is given up. For
+    so long the group also waits for one that is loaded, which goes on meanwhile after that."""
 
     max_message_bytes: Positive = MAX_MESSAGE_BYTES
     """The largest message that is taken; larger ones are quarantined."""

@@ -31,8 +31,6 @@ _POLL_SECONDS = 0.1
 _LAG_SECONDS = 2.0
 # How long the store may be silent in a call: longer than an object store is given for a request and its repetitions.
 _STORE_SECONDS = 150.0
-# How long a partition may take that the group waits for.
-_TAKE_ON_SECONDS = 30.0
 # The log's clock takes at most a quarter of the idle limit from one record; ticks come no less often.
 _TICKS_PER_LIMIT = 4
 # After so many times its period, upkeep is due though there is a backlog.
@@ -46,9 +44,9 @@ class Cadence:
     A partition is committed `commit_seconds` after its first new record; the fullest is where the messages that wait,
     in all partitions together, come to `commit_bytes`. Upkeep comes every `upkeep_seconds`, at most.
 
-    With `revoke_seconds`, no call of the store holds up the group: it is made in a thread of its own, and a partition
-    that was to be given up is let go after so long though its commit has not come back. Without, calls are made in
-    the worker's thread, and take the time that they take.
+    With `revoke_seconds`, no call of the store holds up the group: it is made in a thread of its own, and after so long
+    a partition that was to be given up is let go though its commit has not come back, and one that was to be taken on
+    is loaded on beside the group. Without, calls are made in the worker's thread, and take the time that they take.
     """
 
     commit_seconds: float = 1.0
@@ -119,6 +117,8 @@ class Worker:
         self._beat = beat
         self._appender = log.appender()
         self._held: dict[int, Held] = {}
+        # Partitions that the group gave this member, or that another's commit overtook, until they are held.
+        self._loading: dict[int, Call[Partition]] = {}
         self._pending_bytes = 0
         self._next_lag = 0.0
         try:
@@ -148,6 +148,8 @@ class Worker:
         for number, held in list(self._held.items()):
             self._tick_if_quiet(number, held, now)
         self._keep_up(now)
+        for number, call in list(self._loading.items()):
+            self._take_on_late(number, call)
         if now >= self._next_lag:
             self._next_lag = now + _LAG_SECONDS
             self._measure()
@@ -166,26 +168,29 @@ class Worker:
             self.close()
 
     def assigned(self, partitions: Sequence[int]) -> dict[int, int]:
-        """Load partitions from the store; the group's own offsets are never asked for."""
-        calls = {number: self._loading(number) for number in partitions}
-        for number, call in calls.items():
-            if not call.done(_TAKE_ON_SECONDS):
-                raise self._silent(f"partition {number} cannot be taken on", _TAKE_ON_SECONDS)
-            self._hold(number, call.result())
+        """Load partitions from the store; the group's own offsets are never asked for.
+
+        What the store does not load in time is read from the log's end, and dropped, until it is loaded.
+        """
+        for number in partitions:
+            self._load(number)
+        deadline = self._deadline()
+        for number in partitions:
+            if self._loading[number].done(max(deadline - time.monotonic(), 0)):
+                self._take_on(number)
         self._metrics.moved("assigned", len(partitions))
         _LOG.info("holds the partitions %s", list(self.partitions))
-        return {number: self._held[number].begin for number in partitions}
+        return {number: self._begin(number) for number in partitions}
 
     def revoked(self, partitions: Sequence[int]) -> None:
         """Commit what was read of partitions, as far as the store lets it in time, and let them go."""
         leaving = {number: self._held[number] for number in partitions if number in self._held}
-        for held in leaving.values():
-            self._begin_commit(held)
-        deadline = time.monotonic() + (self._cadence.revoke_seconds or 0)
+        commits = {number: self._committing(held) for number, held in leaving.items()}
+        deadline = self._deadline()
         late = []
         for number, held in leaving.items():
-            if held.committing is None or held.committing.done(max(deadline - time.monotonic(), 0)):
-                self._settle(number, held)
+            if commits[number].done(max(deadline - time.monotonic(), 0)):
+                self._settle(number, held, commits[number])
             else:
                 late.append(number)
         if late:
@@ -204,6 +209,7 @@ class Worker:
 
     def _let_go(self, partitions: Sequence[int]) -> None:
         for number in partitions:
+            self._loading.pop(number, None)
             if self._held.pop(number, None) is not None:
                 self._metrics.released(number)
         self._count_pending()
@@ -232,33 +238,30 @@ class Worker:
     def _commit(self, number: int) -> None:
         """Commit what was read of a partition; load it again where another's commit discards that."""
         held = self._held[number]
-        self._begin_commit(held)
-        if held.committing is not None:
-            self._wait(number, held, held.committing, "committed")
-        if self._holds(number, held) and not self._settle(number, held):
-            self._reload(number, held)
+        call = self._committing(held)
+        ended = self._wait(call, lambda: self._holds(number, held), f"partition {number} cannot be committed")
+        if ended and not self._settle(number, held, call):
+            self._load(number)
 
-    def _begin_commit(self, held: Held) -> None:
-        """Begin to commit, once what is under way in the partition is over; what was fenced has nothing to commit."""
-        if held.committing is not None or held.fenced:
-            return
-        under_way, started = held.upkeep, self._clock()
-
-        def commit() -> tuple[Committed | None, float]:
-            if under_way is not None:
-                under_way.done()
-            return held.partition.commit(), self._clock() - started
-
-        held.committing = self._beside(commit)
-
-    def _settle(self, number: int, held: Held) -> bool:
-        """Take note of how a commit went; False where it was another's."""
+    def _committing(self, held: Held) -> Call[tuple[Committed | None, float]]:
+        """Begin to commit, once what is under way in the partition is over, unless that is a commit."""
         if held.committing is None:
-            return not held.fenced
+            under_way, started = held.upkeep, self._clock()
+
+            def commit() -> tuple[Committed | None, float]:
+                if under_way is not None:
+                    under_way.done()
+                return held.partition.commit(), self._clock() - started
+
+            held.committing = self._beside(commit)
+        return held.committing
+
+    def _settle(self, number: int, held: Held, call: Call[tuple[Committed | None, float]]) -> bool:
+        """Take note of how a commit went; False where it was another's."""
         try:
-            committed, seconds = held.committing.result()
+            committed, seconds = call.result()
         except FencedError as error:
-            self._fence(held, error)
+            self._fenced(error)
             return False
         finally:
             held.committing = None
@@ -271,33 +274,43 @@ class Worker:
             self._group.report({number: committed.commit.high_water})
         return True
 
-    def _fence(self, held: Held, error: FencedError) -> None:
+    def _fenced(self, error: FencedError) -> None:
         _LOG.warning("%s", error)
         self._metrics.fenced()
-        held.fenced = True
 
-    def _reload(self, number: int, fenced: Held) -> None:
-        call = self._loading(number)
-        self._wait(number, fenced, call, "loaded again")
-        if self._holds(number, fenced):
-            self._hold(number, call.result())
-            self._group.seek(number, self._held[number].begin)
+    def _load(self, number: int) -> None:
+        """Begin to load a partition from its newest commit; what is held of it is let go."""
 
-    def _loading(self, number: int) -> Call[Partition]:
         def load() -> Partition:
             # Letters of its own, so that one that is given up waits for nobody else's.
             letters = DeadLetters(self._appender, self._dead_letter_topic, self._store.topic.topic_id)
             return Partition(self._store, number, letters, self._limits, Breaker(self._max_bad_share))
 
-        return self._beside(load)
+        self._let_go([number])
+        self._loading[number] = self._beside(load)
 
-    def _hold(self, number: int, loaded: Partition) -> None:
+    def _take_on_late(self, number: int, call: Call[Partition]) -> None:
+        """Take on a partition for which the group has not waited, unless it takes that away."""
+        if self._wait(call, lambda: self._loading.get(number) is call, f"partition {number} cannot be taken on"):
+            self._take_on(number)
+            self._group.seek(number, self._begin(number))
+            _LOG.info("holds the partitions %s", list(self.partitions))
+
+    def _take_on(self, number: int) -> None:
+        """Hold a partition that was loaded."""
+        loaded = self._loading[number].result()
         # Asked for after the newest commit was found, whose records the log had by then.
         bounds = self._group.bounds(number)
         now = self._clock()
         upkeep_at = now + self._cadence.upkeep_seconds
         self._held[number] = take_on(loaded, self._store.topic, bounds, now=now, upkeep_at=upkeep_at)
+        del self._loading[number]
         self._count_pending()
+
+    def _begin(self, number: int) -> int:
+        """From where to read a partition: its log's end, and nothing of it is taken, until it is held."""
+        held = self._held.get(number)
+        return held.begin if held else self._group.bounds(number)[1]
 
     def _keep_up(self, now: float) -> None:
         """Keep up the partition that has waited longest for it, of those whose commits are not late as it is."""
@@ -309,15 +322,14 @@ class Worker:
         number, held = min(due, key=lambda item: item[1].next_upkeep)
         keep, before = self._upkeep.run, held.partition.commit_found
         held.upkeep = call = self._beside(lambda: keep(held.partition))
-        self._wait(number, held, call, "kept up")
-        if not self._holds(number, held):
+        if not self._wait(call, lambda: self._holds(number, held), f"partition {number} cannot be kept up"):
             return
         held.upkeep = None
         try:
             kept = call.result()
         except FencedError as error:
-            self._fence(held, error)
-            self._reload(number, held)
+            self._fenced(error)
+            self._load(number)
             return
         held.next_upkeep = now if kept.rewritten else now + self._cadence.upkeep_seconds
         self._metrics.kept_up(before, held.partition.commit_found, kept.collected, self._clock() - now)
@@ -335,16 +347,23 @@ class Worker:
     def _beside(self, function: Callable[[], Any]) -> Call[Any]:
         return Call(function, beside=self._cadence.revoke_seconds is not None)
 
-    def _wait(self, number: int, held: Held, call: Call[Any], what: str) -> None:
-        """Wait for the store, and take part in the group meanwhile, which may take any partition away."""
-        while self._holds(number, held) and not call.done(_POLL_SECONDS):
+    def _deadline(self) -> float:
+        """Until when the group may be held up from now on."""
+        return time.monotonic() + (self._cadence.revoke_seconds or 0)
+
+    def _wait(self, call: Call[Any], wanted: Callable[[], bool], told: str) -> bool:
+        """Wait for the store, and take part in the group meanwhile; False once that makes the call unwanted.
+
+        The group may take any partition away.
+        """
+        while wanted() and not call.done(_POLL_SECONDS):
             if time.monotonic() - call.answered > _STORE_SECONDS:
-                raise self._silent(f"partition {number} cannot be {what}", _STORE_SECONDS)
+                raise StoreUnavailableError(
+                    f"store {self._store.bucket.url}: no answer for {_STORE_SECONDS:g} s: {told}"
+                )
             self._beat()
             self._group.attend()
-
-    def _silent(self, what: str, seconds: float) -> StoreUnavailableError:
-        return StoreUnavailableError(f"store {self._store.bucket.url}: no answer for {seconds:g} s: {what}")
+        return wanted()
 
     def _count_pending(self) -> None:
         self._pending_bytes = sum(held.partition.pending_bytes for held in self._held.values())

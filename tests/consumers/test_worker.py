@@ -602,7 +602,6 @@ def test_a_store_that_does_not_answer_at_all_is_told_and_left(
     log: MemoryLog, bucket: Bucket, clock: Clock, monkeypatch: pytest.MonkeyPatch, hangs: str, told: str
 ) -> None:
     monkeypatch.setattr("penstock_consumers.worker._STORE_SECONDS", 0.3)
-    monkeypatch.setattr("penstock_consumers.worker._TAKE_ON_SECONDS", 0.3)
     all_begun(log)
     hanging = Hanging(bucket, hangs)
     hanging.hangs = None
@@ -621,7 +620,7 @@ def test_a_store_that_does_not_answer_at_all_is_told_and_left(
 
 
 class Slow(WrappedBucket):
-    """A bucket that takes 100 s for each answer, by a clock of its own, once `slow`; and is waited for meanwhile."""
+    """A bucket that takes 100 s for each answer on partition 0, by a clock of its own, and is waited for meanwhile."""
 
     def __init__(self, inner: Bucket) -> None:
         super().__init__(inner)
@@ -633,7 +632,7 @@ class Slow(WrappedBucket):
         self._waited_for.set()
 
     def operate(self, operation: Callable[..., Any], *arguments: Any) -> Any:
-        if self.slow:
+        if self.slow and "/00000/" in str(arguments[0]):
             self.clock.advance(100)
             self._waited_for.clear()
             assert self._waited_for.wait(SECONDS)
@@ -662,6 +661,40 @@ def test_a_join_may_take_long_where_the_store_answers(log: MemoryLog, bucket: Bu
     member.run()
     assert member.value("segments_compacted_total") == 8
     assert slow.clock() >= 1_000 + 10 * 100
+    assert verify(bucket, log).ok
+
+
+def test_a_partition_may_take_long_to_take_on_where_the_store_answers(
+    log: MemoryLog, bucket: Bucket, clock: Clock, slow: Slow
+) -> None:
+    producer = consumed(log, bucket, clock)
+    member = Member(log, slow, clock, IN_TIME, beat=slow.beat)
+    slow.slow = True
+    member.run()
+    assert (member.worker.partitions, slow.clock() >= 1_000 + 3 * 100) == ((0, 1, 2, 3), True)
+    slow.slow = False
+    producer.send(Row(0, 1, 1, 2, 1, Ends.TERMINATED))
+    drain(log, bucket, member, clock=clock)
+    assert [row["length"] for row in stored_episodes(bucket)] == [3, 3]
+    assert member.value("commits_fenced_total") == 0
+    assert verify(bucket, log).ok
+
+
+def test_a_partition_that_is_taken_away_while_it_is_loaded_is_let_go(
+    log: MemoryLog, bucket: Bucket, clock: Clock
+) -> None:
+    all_begun(log)
+    hanging = Hanging(bucket, "commits/00003/")
+    first, second = Member(log, hanging, clock, IN_TIME), Member(log, bucket, clock, LATER)
+    thread, raised = running(first)
+    assert hanging.entered.wait(SECONDS)
+    takes_over(second)
+    thread.join(SECONDS)
+    assert (raised, first.worker.partitions, hanging.left.is_set()) == ([], (0, 1), False)
+    hanging.let_go.set()
+    assert hanging.left.wait(SECONDS)
+    drain(log, bucket, first, second, clock=clock)
+    assert (first.worker.partitions, first.value("lag_offsets", partition="3")) == ((0, 1), None)
     assert verify(bucket, log).ok
 
 
