@@ -11,6 +11,7 @@ from gymnasium.vector import AutoresetMode
 from penstock_producers.check.rules import Rule
 from penstock_producers.check.values import describe, raised
 from penstock_producers.contained import CONTAINED
+from penstock_producers.envs.autoreset import declared_mode
 from penstock_producers.envs.closing import close_vector_env
 from penstock_producers.spaces import batch_reader, from_gymnasium
 from penstock_schemas.errors import EnvError, SpaceError
@@ -59,7 +60,7 @@ class _Run:
         """Reset with a seed, step, and reset with options."""
         env = self._env
         try:
-            num_envs, self._mode = env.num_envs, env.metadata.get("autoreset_mode")
+            num_envs, self._mode = env.num_envs, declared_mode(env)
             self._spaces = copy.deepcopy((env.single_observation_space, env.single_action_space))
             sampler = copy.deepcopy(env.action_space)
             sampler.seed(seed)
