@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Literal, Protocol, TypeAlias
 
 from penstock_producers.policy import PolicyWatcher
 from penstock_schemas.chunks import Exploration
-from penstock_schemas.errors import PolicyRejectedError
 
 if TYPE_CHECKING:
     import threading
@@ -16,6 +15,7 @@ if TYPE_CHECKING:
 
     from penstock_producers.policy import Policy
     from penstock_producers.policy.fetcher import Weights
+    from penstock_schemas.errors import PolicyRejectedError
     from penstock_schemas.log import Log
     from penstock_schemas.service import Health
 
@@ -133,15 +133,7 @@ class Refresh:
             self._load(watcher)
 
     def _load(self, watcher: PolicyWatcher) -> None:
-        newer = watcher.take()
-        if newer is None:
-            return
-        try:
-            self._policy.load(newer)
-        except PolicyRejectedError as rejected:
-            # In this order: whoever finds that it is no longer waited for finds that it was refused.
-            self._reject(rejected)
-            watcher.withdraw(newer.version, self._policy.version)
+        if not watcher.load(self._policy.load):
             return
         if self._policy.exploration == Exploration.RANDOM:
             self._policy.exploration = Exploration.ON

@@ -11,6 +11,7 @@ import time
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import pytest
 from prometheus_client import CollectorRegistry
 
@@ -155,6 +156,45 @@ def test_a_stream_without_a_version_is_told() -> None:
     evaluation.publish(PolicyRecord(1, {}))  # not this policy's
     with pytest.raises(SettingsError, match=r"topic 'policies\.live' holds no version that can act"):
         evaluation.run()
+
+
+def unloadable(number: int) -> PolicyRecord:
+    """A version that passes every check, and with which the network answers infinity."""
+    record = version(number)
+    return PolicyRecord(number, {name: np.full_like(value, 1e38) for name, value in record.weights.items()})
+
+
+@pytest.mark.parametrize("flags", [(), ("--watch",)])
+def test_where_the_newest_version_does_not_load_the_one_before_it_is_played(flags: tuple[str, ...]) -> None:
+    evaluation = command("--stream", STREAM, *flags)
+    evaluation.publish(version(5))
+    evaluation.publish(unloadable(6))
+    thread = threading.Thread(target=evaluation.run, daemon=True)
+    thread.start()
+    try:
+        wait_until(lambda: bool(evaluation.written) or not thread.is_alive())
+    finally:
+        evaluation.stop.set()
+        thread.join(SECONDS)
+    assert [told["policy_version"] for told in evaluation.told] == [5]
+
+
+def test_a_stream_whose_one_version_does_not_load_is_told() -> None:
+    evaluation = command("--stream", STREAM)
+    evaluation.publish(unloadable(1))
+    with pytest.raises(SettingsError, match=r"topic 'policies\.live' holds no version that can act"):
+        evaluation.run()
+
+
+def test_a_version_that_did_not_load_is_evaluated_once_it_was_repaired(
+    watching: Command, caplog: pytest.LogCaptureFixture
+) -> None:
+    watching.publish(unloadable(6))
+    wait_until(lambda: bool(caplog.messages))
+    watching.publish(version(6))
+    wait_until(lambda: bool(watching.written))
+    assert [told["policy_version"] for told in watching.told] == [6]
+    assert caplog.messages[0].startswith("not evaluated: not_finite: policy version 6")
 
 
 def test_a_seed_that_fails_is_told_and_the_command_did_not_succeed(weights: Path) -> None:

@@ -28,7 +28,7 @@ def record_of(version: int) -> PolicyRecord:
 
 
 class Topic:
-    """A policies topic, its watcher's verdicts, and what was taken of it."""
+    """A policies topic, its watcher's verdicts, and what was loaded of it."""
 
     def __init__(self) -> None:
         self.log = MemoryLog()
@@ -79,18 +79,24 @@ def topic() -> Topic:
     return Topic()
 
 
-def taken(watcher: PolicyWatcher) -> int | None:
-    found = watcher.take()
-    return None if found is None else found.version
+def loaded(watcher: PolicyWatcher, refused: Sequence[int] = ()) -> list[int]:
+    """The versions that `load` tries, of which some are refused."""
+    tried: list[int] = []
+
+    def load(record: PolicyRecord) -> None:
+        tried.append(record.version)
+        if record.version in refused:
+            raise PolicyRejectedError("load", f"version {record.version}")
+
+    assert watcher.load(load) == bool(set(tried) - set(refused))
+    return tried
 
 
 def await_version(watcher: PolicyWatcher, version: int) -> None:
     seen: list[int] = []
 
     def arrived() -> bool:
-        found = watcher.take()
-        if found is not None:
-            seen.append(found.version)
+        seen.extend(loaded(watcher))
         return version in seen
 
     wait_until(arrived)
@@ -100,16 +106,16 @@ def await_version(watcher: PolicyWatcher, version: int) -> None:
 def test_the_newest_is_at_hand_at_once(topic: Topic) -> None:
     topic.publish(1, 2, 7, 3)
     with topic.watcher() as watcher:
-        found = watcher.take()
-        assert found is not None
-        assert found.digest == record_of(7).digest
-        assert found.settings == {"epsilon": 0.7}
-        assert watcher.take() is None
+        found: list[PolicyRecord] = []
+        assert watcher.load(found.append)
+        assert found[0].digest == record_of(7).digest
+        assert found[0].settings == {"epsilon": 0.7}
+        assert not watcher.load(found.append)
 
 
 def test_an_empty_topic_has_nothing(topic: Topic) -> None:
     with topic.watcher() as watcher:
-        assert watcher.take() is None
+        assert loaded(watcher) == []
     assert topic.rejected == []
 
 
@@ -122,15 +128,15 @@ def test_later_versions_arrive_and_older_ones_never(topic: Topic) -> None:
         await_version(watcher, 6)
         topic.publish(2, 3)
         topic.await_read()
-        assert watcher.take() is None
+        assert loaded(watcher) == []
 
 
 def test_only_the_newest_of_several_waits(topic: Topic) -> None:
     with topic.watcher() as watcher:
         topic.publish(1, 2, 3, 4)
         topic.await_read()
-        assert taken(watcher) == 4
-        assert taken(watcher) is None
+        assert loaded(watcher) == [4]
+        assert loaded(watcher) == []
 
 
 @pytest.mark.parametrize("when", ["before", "while"])
@@ -151,7 +157,7 @@ def test_bad_records_are_counted_and_skipped(topic: Topic, when: str) -> None:
         if when == "while":
             publish()
         await_version(watcher, 2)
-        assert watcher.take() is None
+        assert loaded(watcher) == []
     reasons = [error.reason for error in topic.rejected]
     assert reasons == ["digest", "format", "unreadable", "unreadable", "unreadable", "format"]
 
@@ -168,8 +174,8 @@ def test_a_version_that_cannot_act_displaces_none_and_is_repaired_under_its_numb
         if when == "while":
             publish()
             wait_until(lambda: bool(topic.rejected))
-        assert taken(watcher) == 1
-        assert taken(watcher) is None
+        assert loaded(watcher) == [1]
+        assert loaded(watcher) == []
         topic.publish(2)
         await_version(watcher, 2)
     assert [str(error) for error in topic.rejected] == ["names: no such weight"]
@@ -202,7 +208,7 @@ def test_a_recreated_topic_is_read_from_its_start_and_told_of_once(
         wait_until(lambda: bool(caplog.records))
         topic.publish(3, 9)
         await_version(watcher, 9)
-        assert watcher.take() is None
+        assert loaded(watcher) == []
     (told,) = caplog.messages
     assert told.startswith(f"no news of policies, trying again: offset 2 of {TOPIC}-0 is outside its log, which holds")
 
@@ -233,37 +239,56 @@ def test_entering_while_the_log_is_away_raises_and_leaves_nothing(topic: Topic) 
     assert set(threading.enumerate()) <= before
 
 
-def test_taking_never_waits_and_an_outage_passes(topic: Topic) -> None:
+def test_loading_never_waits_and_an_outage_passes(topic: Topic) -> None:
     topic.publish(1)
     with topic.watcher() as watcher:
         topic.log.outage = True
-        # Nobody can hold `take` up: not even whoever holds the log.
+        # Nobody can hold `load` up: not even whoever holds the log.
         with topic.log.changed:
-            assert taken(watcher) == 1
-            assert [taken(watcher) for _ in range(1000)] == [None] * 1000
+            assert loaded(watcher) == [1]
+            assert [loaded(watcher) for _ in range(1000)] == [[]] * 1000
         topic.log.outage = False
         topic.publish(2)
         await_version(watcher, 2)
 
 
-def test_a_version_that_was_taken_and_withdrawn_is_waited_for_no_more_and_is_repaired_under_its_number(
-    topic: Topic,
-) -> None:
+def test_a_version_that_does_not_load_is_waited_for_no_more_and_is_repaired_under_its_number(topic: Topic) -> None:
     topic.publish(1)
     with topic.watcher() as watcher:
-        assert taken(watcher) == 1
+        assert loaded(watcher) == [1]
         topic.publish(3)
-        await_version(watcher, 3)
+        topic.await_read()
         assert watcher.announced == 3
-        watcher.withdraw(3, acting=1)
+        assert loaded(watcher, refused=[3]) == [3]
         assert watcher.announced == 1
         topic.publish(1, 3)
         await_version(watcher, 3)
-        topic.publish(4)
-        wait_until(lambda: watcher.announced == 4)
-        watcher.withdraw(3, acting=1)
-        assert watcher.announced == 4
-        assert taken(watcher) == 4
+    assert [str(error) for error in topic.rejected if error.reason == "load"] == ["load: version 3"]
+
+
+@pytest.mark.parametrize("when", ["before", "while"])
+def test_where_the_newest_does_not_load_the_one_before_it_is_loaded(topic: Topic, when: str) -> None:
+    if when == "before":
+        topic.publish(4, 5, 6)
+    with topic.watcher() as watcher:
+        if when == "while":
+            topic.publish(4, 5, 6)
+            topic.await_read()
+        assert loaded(watcher, refused=[6]) == [6, 5]
+        assert (watcher.announced, watcher.at_hand) == (5, False)
+        topic.publish(4, 5)
+        topic.await_read()
+        assert loaded(watcher) == []
+
+
+def test_a_version_repaired_while_it_is_at_hand_is_the_one_that_is_loaded(topic: Topic) -> None:
+    topic.publish_record(PolicyRecord(6, {}))
+    with topic.watcher() as watcher:
+        topic.publish(6)
+        topic.await_read()
+        found: list[PolicyRecord] = []
+        assert watcher.load(found.append)
+    assert [record.digest for record in found] == [record_of(6).digest]
 
 
 def test_leaving_ends_the_watching(topic: Topic) -> None:
@@ -272,7 +297,7 @@ def test_leaving_ends_the_watching(topic: Topic) -> None:
         assert set(threading.enumerate()) - before
     wait_until(lambda: set(threading.enumerate()) <= before)
     topic.publish(1)
-    assert watcher.take() is None
+    assert loaded(watcher) == []
 
 
 class HangingReader(MemoryReader):

@@ -83,9 +83,9 @@ class Watched:
 
     def taken(self) -> PolicyRecord:
         wait_until(lambda: self.watcher.at_hand)
-        found = self.watcher.take()
-        assert found is not None
-        return found
+        found: list[PolicyRecord] = []
+        assert self.watcher.load(found.append)
+        return found[0]
 
 
 @pytest.fixture
@@ -109,7 +109,7 @@ def test_a_version_that_lies_in_the_topic_at_a_start_is_fetched(gated: GatedStor
     gated.gate.clear()
     watched.publish(3)
     with watched.watcher as opened:
-        assert (opened.announced, opened.take()) == (3, None)
+        assert (opened.announced, opened.at_hand) == (3, False)
         gated.gate.set()
         assert watched.taken().version == 3
 
@@ -120,7 +120,7 @@ def test_without_a_store_it_is_refused_with_what_to_do() -> None:
     value, headers = encode_policy(version(4))
     log.append(TOPIC, 0, KEY, value, headers)
     with PolicyWatcher(log, TOPIC, check=lambda record: None, rejected=rejected.append) as opened:
-        assert (opened.announced, opened.take()) == (0, None)
+        assert (opened.announced, opened.at_hand) == (0, False)
     assert [str(error) for error in rejected] == [
         "no_store: policy version 4: its weights lie in the stream's store: give --store"
     ]
@@ -145,7 +145,7 @@ def test_an_object_that_is_not_the_announced_one_is_refused_and_no_longer_counts
     watched.announce(version(2))
     watched.await_refused(reason)
     watched.await_announced(1)
-    assert watched.watcher.take() is None
+    assert not watched.watcher.at_hand
 
 
 def test_an_object_that_is_not_there_is_refused(watched: Watched) -> None:
@@ -172,14 +172,14 @@ def test_a_store_that_hangs_holds_no_news_up(watched: Watched, monkeypatch: pyte
     watched.store.gate.clear()
     watched.publish(2)
     watched.await_asked(2)
-    assert (watched.watcher.announced, watched.watcher.take()) == (2, None)
+    assert (watched.watcher.announced, watched.watcher.at_hand) == (2, False)
     watched.publish_inline(3, monkeypatch)
     assert watched.taken().version == 3
     watched.publish(4)
     watched.await_announced(4)
     watched.store.gate.set()
     assert watched.taken().version == 4
-    assert watched.watcher.take() is None
+    assert not watched.watcher.at_hand
 
 
 def test_a_version_that_is_overtaken_while_it_is_checked_is_not_gone_back_to(
@@ -195,7 +195,7 @@ def test_a_version_that_is_overtaken_while_it_is_checked_is_not_gone_back_to(
     watched.await_refused("absent")
     assert watched.checked == [3, 2]
     watched.await_announced(3)
-    assert watched.watcher.take() is None
+    assert not watched.watcher.at_hand
 
 
 def test_versions_that_were_overtaken_are_not_fetched(watched: Watched) -> None:
@@ -224,6 +224,27 @@ def test_where_the_newest_is_refused_the_one_before_it_is_fetched(watched: Watch
     assert watched.store.asked == [version(number).object_name for number in (1, 4, 3, 2)]
     wait_until(lambda: watched.watcher.at_hand)
     watched.await_announced(2)
+
+
+def test_where_the_newest_does_not_load_the_one_before_it_is_fetched_and_loaded(
+    watched: Watched, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Version 2 was overtaken by one that lies in a message before it was fetched."""
+    watched.checks[version(1).digest] = PolicyRejectedError("names", "no such weight")
+    watched.store.gate.clear()
+    watched.publish(1)
+    watched.await_asked(1)
+    watched.publish(2)
+    watched.publish_inline(3, monkeypatch)
+    wait_until(lambda: watched.watcher.at_hand)
+    watched.store.gate.set()
+
+    def refuse(record: PolicyRecord) -> None:
+        raise PolicyRejectedError("load", f"version {record.version}")
+
+    assert not watched.watcher.load(refuse)
+    assert watched.taken().version == 2
+    assert watched.store.asked == [version(number).object_name for number in (1, 2)]
 
 
 def test_a_version_announced_again_under_its_number_is_fetched_again(watched: Watched) -> None:

@@ -92,10 +92,15 @@ class Pods:
         self._started: list[Pod] = []
 
     def start(self, *flags: str, store: GatedStore | None = None, of: Pod | None = None) -> Pod:
+        pod = self.make(*flags, store=store, of=of)
+        pod.producer.thread.start()
+        return pod
+
+    def make(self, *flags: str, store: GatedStore | None = None, of: Pod | None = None) -> Pod:
+        """Make a pod that does not run yet, but has its topic."""
         pod = Pod(*flags, store=store, of=None if of is None else of.producer)
         self._started.append(pod)
         pod.producer.log.create(pod.producer.settings.policies_topic, compacted=True)
-        pod.producer.thread.start()
         return pod
 
     def stop(self) -> None:
@@ -233,6 +238,22 @@ def test_a_version_with_which_the_network_fails_is_refused_and_nothing_waits_for
     assert pod.producer.health.failing() == {}
     publish(3, 2.0)
     pod.await_acting(3)
+
+
+@pytest.mark.parametrize("first", ["act", "wait"])
+@pytest.mark.parametrize("bias", [101.0, -101.0])
+def test_a_pod_that_starts_while_the_newest_version_does_not_load_acts_with_the_one_before(
+    pods: Pods, first: str, bias: float
+) -> None:
+    pod = pods.make(*SMALL, "--policy", "tests.producers.policy_zoo:bounded", "--first-policy", first)
+    for number, of in ((5, 1.0), (6, bias)):
+        pod.weights = {"bias": np.full(2, of, np.float32)}
+        pod.publish(number)
+    pod.producer.thread.start()
+    pod.producer.await_steps(100)
+    pods.stop()
+    assert pod.chunks() == {(5, Exploration.ON)}
+    assert pod.value("policy_lag_versions") == 0
 
 
 def test_a_pod_too_far_behind_goes_on_where_that_is_set_in_whole_fragments(

@@ -18,7 +18,7 @@ from penstock_producers.policy.weights_store import WeightsStore
 from penstock_producers.publisher import Publisher, PublishLimits, end_reason, message_room
 from penstock_producers.service import use_one_thread
 from penstock_schemas.chunks import Ends
-from penstock_schemas.errors import PolicyRejectedError, SettingsError
+from penstock_schemas.errors import SettingsError
 from penstock_schemas.log.kafka import KafkaLog
 from penstock_schemas.policies import PolicyRecord
 from penstock_schemas.service import Endpoint, Health, build_info
@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from penstock_producers.evaluate.settings import EvaluationSettings
     from penstock_producers.policy import Policy
     from penstock_producers.policy.fetcher import Weights
+    from penstock_schemas.errors import PolicyRejectedError
     from penstock_schemas.log import Log
     from penstock_schemas.messages import Encoded
     from penstock_schemas.stream import StreamSpec
@@ -86,14 +87,7 @@ def evaluate_versions(
 
     all_played = True
     try:
-        for version in _versions(settings, policy, log, store, health, beat):
-            try:
-                policy.load(version)
-            except PolicyRejectedError as error:
-                if not settings.watch:
-                    raise
-                _LOG.warning("not evaluated: %s", error)
-                continue
+        for _ in _loaded(settings, policy, log, store, health, beat):
             sink = _published(settings, spec, log, health, beat)
             room = message_room(spec, settings.max_message_bytes)
             evaluation = evaluator.run(policy, spec=spec, sink=sink, message_bytes=room, beat=beat)
@@ -124,17 +118,18 @@ def _evaluator(settings: EvaluationSettings) -> Evaluator:
     )
 
 
-def _versions(
+def _loaded(
     settings: EvaluationSettings,
     policy: Policy,
     log: Log | None,
     store: Weights | None,
     health: Health,
     beat: Callable[[], None],
-) -> Iterator[PolicyRecord]:
-    """Give the version of a file, or the newest of a topic, or each newer one that comes to be there."""
+) -> Iterator[None]:
+    """Load the version of a file, or the newest of a topic, or each newer one that comes to be there."""
     if settings.weights is not None or log is None:
-        yield _read(settings)
+        policy.load(_read(settings))
+        yield
         return
     topic = settings.policies_topic
     if settings.watch:
@@ -146,10 +141,9 @@ def _versions(
     with PolicyWatcher(log, topic, check=policy.check, rejected=reject, weights=store) as watcher:
         health.ready("log")
         while True:
-            newer = watcher.take()
-            if newer is not None:
+            if watcher.load(policy.load):
                 health.ready("policy")
-                yield newer
+                yield
                 if not settings.watch:
                     return
             elif not (settings.watch or watcher.announced):

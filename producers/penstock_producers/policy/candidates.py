@@ -3,41 +3,43 @@
 from __future__ import annotations
 
 import threading
-from collections import deque
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from penstock_schemas.policies import Announcement, PolicyRecord
 
+# The newest, and one to go back to should that not load; more would take as much memory each.
+_AT_HAND = 2
+
 
 class Candidates:
-    """From an announcement to a version at hand; thread-safe.
+    """From an announcement to a version that acts; thread-safe.
 
-    A version is expected from when it is announced until it is offered, refused, or overtaken by a newer one that was
-    offered. Nothing goes back to an older version than one that was offered, unless that one was withdrawn.
+    A version is expected from when it is announced until it is offered or refused, and then at hand until it is
+    withdrawn. Neither counts once it or a newer one acts: nothing goes back to an older version.
 
     Attributes:
-        changed: notified whenever versions are expected, offered, refused or withdrawn.
+        changed: notified whenever versions are expected, offered, refused or withdrawn, or act.
         announced: the newest version that was announced and not refused, 0 before any.
     """
 
     def __init__(self) -> None:
         self.changed = threading.Condition()
         self.announced = 0
+        self._acting = 0
         self._expected: dict[int, Announcement] = {}
-        self._offered = 0
-        self._newest: deque[PolicyRecord] = deque(maxlen=1)
+        self._offered: dict[int, PolicyRecord] = {}
         self._news = threading.Event()
 
     @property
     def at_hand(self) -> bool:
-        """Whether `take` would answer a version; never waits."""
-        return bool(self._newest)
+        """Whether `newest` would answer a version; never waits."""
+        return bool(self._offered)
 
-    def take(self) -> PolicyRecord | None:
-        """Answer a version newer than any taken before, or None; never waits."""
-        # The deque's own methods are atomic: a newer one may be put there at any moment.
-        return self._newest.pop() if self._newest else None
+    def newest(self) -> PolicyRecord | None:
+        """The newest version at hand."""
+        with self.changed:
+            return self._offered[max(self._offered)] if self._offered else None
 
     def wait(self, seconds: float) -> None:
         """Wait until a version was offered or refused since the last time, at most so many seconds."""
@@ -45,9 +47,9 @@ class Candidates:
         self._news.clear()
 
     def expect(self, announced: Announcement) -> bool:
-        """Expect an announced version; False where it is none newer than one that was offered."""
+        """Expect an announced version; False where it is none newer than the one that acts."""
         with self.changed:
-            if announced.version <= self._offered:
+            if announced.version <= self._acting:
                 return False
             self._expected[announced.version] = announced
             self._settle()
@@ -58,8 +60,12 @@ class Candidates:
         return self._expected.get(announced.version) is announced
 
     def elsewhere(self) -> Announcement | None:
-        """The newest version expected whose weights are still to be fetched; with `changed` held."""
-        found = [version for version, announced in self._expected.items() if announced.inline is None]
+        """The newest version expected, none older than those at hand, whose weights are still to be fetched.
+
+        Asked with `changed` held.
+        """
+        least = max(self._offered, default=0)
+        found = [version for version, of in self._expected.items() if of.inline is None and version >= least]
         return self._expected[max(found)] if found else None
 
     def refuse(self, announced: Announcement) -> None:
@@ -70,25 +76,33 @@ class Candidates:
             self._settle()
         self._news.set()
 
-    def offer(self, found: PolicyRecord) -> None:
-        """Put a version at hand, unless a newer one was before."""
+    def offer(self, announced: Announcement, found: PolicyRecord) -> None:
+        """Put a version at hand, where it is still expected."""
         with self.changed:
-            if found.version > self._offered:
-                self._offered = found.version
-                self._newest.append(found)
-            for version in [version for version in self._expected if version <= self._offered]:
-                del self._expected[version]
+            if self.expected(announced):
+                del self._expected[announced.version]
+                self._offered[found.version] = found
+                for version in sorted(self._offered)[:-_AT_HAND]:
+                    del self._offered[version]
             self._settle()
         self._news.set()
 
-    def withdraw(self, version: int, acting: int) -> None:
-        """Count a version that was taken no longer, since it cannot act; `acting` does, and what is newer may come."""
+    def withdraw(self, found: PolicyRecord) -> None:
+        """Have a version at hand no longer, since it cannot act; the newest before it may."""
         with self.changed:
-            if self._offered == version:
-                self._offered = acting
+            if self._offered.get(found.version) is found:
+                del self._offered[found.version]
             self._settle()
         self._news.set()
+
+    def loaded(self, found: PolicyRecord) -> None:
+        """Count this version as the one that acts."""
+        with self.changed:
+            self._acting = found.version
+            self._expected = {version: of for version, of in self._expected.items() if version > found.version}
+            self._offered = {version: of for version, of in self._offered.items() if version > found.version}
+            self._settle()
 
     def _settle(self) -> None:
-        self.announced = max(self._offered, *self._expected, 0)
+        self.announced = max(self._acting, *self._offered, *self._expected, 0)
         self.changed.notify_all()

@@ -35,8 +35,9 @@ class PolicyWatcher:
         log: where the topic is.
         topic: the stream's policies.
         check: raises `PolicyRejectedError` for a version that cannot act; what it refuses displaces nothing.
-        rejected: told of every version that was refused, from the thread that read it: once each time that it is read.
-            Where the log no longer holds the place that was read up to, all that it holds is read again.
+        rejected: told of every version that was refused, from the thread that read it or was to load it: once each
+            time that it is read. Where the log no longer holds the place that was read up to, all that it holds is
+            read again.
         weights: where weights are that are larger than a message; without it such a version is refused.
     """
 
@@ -67,16 +68,25 @@ class PolicyWatcher:
 
     @property
     def at_hand(self) -> bool:
-        """Whether `take` would answer a version; never waits."""
+        """Whether there is a version for `load`; never waits."""
         return self._candidates.at_hand
 
-    def take(self) -> PolicyRecord | None:
-        """Answer a version newer than any taken before, or None; never waits."""
-        return self._candidates.take()
+    def load(self, load: Callable[[PolicyRecord], None]) -> bool:
+        """Load the newest version at hand, one newer than any before; whether there was one. Never waits for any.
 
-    def withdraw(self, version: int, acting: int) -> None:
-        """Count a version that was taken as announced no longer, since it cannot act after all; `acting` does."""
-        self._candidates.withdraw(version, acting)
+        What `load` refuses by a `PolicyRejectedError` counts as announced no longer, and the one before it is loaded.
+        """
+        while (newest := self._candidates.newest()) is not None:
+            try:
+                load(newest)
+            except PolicyRejectedError as rejected:
+                # In this order: whoever finds that it is no longer waited for finds that it was refused.
+                self._rejected(rejected)
+                self._candidates.withdraw(newest)
+            else:
+                self._candidates.loaded(newest)
+                return True
+        return False
 
     def wait(self, seconds: float) -> None:
         """Wait until a version came to hand or was refused since the last time, at most so many seconds."""
@@ -161,7 +171,7 @@ class PolicyWatcher:
         except Exception as error:  # noqa: BLE001 - as above: one version is not to end the news
             self._refuse(announced, _unforeseen(f"policy version {announced.version}", error))
         else:
-            self._candidates.offer(found)
+            self._candidates.offer(announced, found)
 
     def _refuse(self, announced: Announcement, rejected: PolicyRejectedError) -> None:
         # In this order: whoever waits for the version and goes on finds that it was refused.
