@@ -54,8 +54,12 @@ def kept(path: Path | None, owner: Mapping[str, str], counts: Counts) -> Iterato
 
 
 def _resume(path: Path, owner: Mapping[str, str], counts: Counts) -> None:
-    if not path.exists():
+    try:
+        path.stat()
+    except (FileNotFoundError, NotADirectoryError):
         return
+    except (OSError, ValueError) as error:
+        raise SettingsError(f"--state {path}: it cannot be looked at: {error}; name another") from error
     held = load_state(path, [_COUNTERS])[_COUNTERS].values
     if held.get("owner") != owner:
         raise SettingsError(f"--state {path}: it holds the counts of {held.get('owner')}, not of {owner}; name another")

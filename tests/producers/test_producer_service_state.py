@@ -109,6 +109,14 @@ def test_a_file_without_counts_is_refused(tmp_path: Path, held: object) -> None:
         kept(path, OWNER, metrics()[0]).__enter__()
 
 
+@pytest.mark.parametrize("name", ["x" * 300, "a\0b", "loop"])
+def test_a_file_that_cannot_be_looked_at_is_refused_by_name(tmp_path: Path, name: str) -> None:
+    (tmp_path / "loop").symlink_to("loop")
+    path = tmp_path / name
+    with pytest.raises(SettingsError, match=re.escape(f"--state {path}: it cannot be looked at")):
+        kept(path, OWNER, metrics()[0]).__enter__()
+
+
 def test_a_counter_that_is_no_more_is_left_out(tmp_path: Path) -> None:
     told, registry = metrics()
     told.resume([["bygone", {}, 3.0], ["steps", {}, 2.0]])
