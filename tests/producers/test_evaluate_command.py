@@ -114,6 +114,7 @@ def test_seeds_are_ranges_and_lists(text: str, seeds: tuple[int, ...]) -> None:
             "--seeds '5..1': from one to 1,000,000 seeds, each range from its lower",
         ),
         (("--stream", "s", "--seeds", "0..1000000"), "from one to 1,000,000 seeds"),
+        (("--stream", "s", "--seeds", f"0..{'9' * 19}"), "from one to 1,000,000 seeds"),
         (("--stream", "s", "--publish", "s"), "--publish s is the stream that is evaluated"),
         (("--weights", __file__, "--watch"), "is one version, so there is nothing to --watch: name --stream"),
         (("--weights", "/no/such/file"), "--weights '/no/such/file'"),
