@@ -30,7 +30,7 @@ def collector_of(mode: str, num_envs: int = 3, longest: int = 5, **settings: Any
     """Collect from envs that observe (seed, episode, step) and reward with 1000 · episode + step."""
     arguments: dict[str, Any] = {"longest": longest}
     if mode == "lanes":
-        return Collector(COUNTING, num_envs=num_envs, seed=SEED, env_arguments=arguments, **settings)
+        return Collector(COUNTING, **{"seed": SEED, **settings}, num_envs=num_envs, env_arguments=arguments)
     arguments["mode"] = mode
     return Collector(f"{ZOO}:CountingVectorEnv", num_envs=num_envs, seed=SEED, env_arguments=arguments, **settings)
 

@@ -124,6 +124,10 @@ def doubled(collector: Collector) -> dict[str, Any]:
     return {name: value * 2 for name, value in module.module.state_dict().items()}
 
 
+def numpy_weights(collector: Collector) -> dict[str, Any]:
+    return {name: value.numpy() for name, value in doubled(collector).items()}
+
+
 def seeds(of: dict[tuple[int, int], dict[str, Any]]) -> set[int]:
     return {int(rows["seed"][0]) for rows in of.values() if rows["seed"][0] >= 0}
 
@@ -275,6 +279,22 @@ def test_a_state_from_before_any_version_is_for_a_collector_that_has_loaded_none
         with pytest.raises(PolicyError, match="version 1 acts now: they are not kept; make a new collector"):
             collector.load_state(state)
         assert collector.policy.version == 1
+
+
+def test_numbers_of_numpy_s_are_saved(tmp_path: Path) -> None:
+    with collector_of("lanes", seed=np.int64(SEED)) as saved, collector_of("lanes") as loaded:
+        saved.load(PolicyRecord(np.int64(3), numpy_weights(saved)))  # type: ignore[arg-type]  # as users have it
+        saved.save(tmp_path / "state")
+        loaded.load_state(tmp_path / "state")
+        assert loaded.policy.version == 3
+
+
+@pytest.mark.parametrize("version", [-1, 2**63, True, 1.0, "1"])
+def test_a_number_that_no_version_has_is_refused(version: Any) -> None:
+    with collector_of("lanes") as collector:
+        with pytest.raises(PolicyRejectedError, match=f"policy version {version!r}: a version is an integer"):
+            collector.load(PolicyRecord(version, numpy_weights(collector)))
+        assert collector.policy.version == 0
 
 
 def test_a_version_is_saved_as_it_acts_whatever_becomes_of_the_trainer_s_own(tmp_path: Path) -> None:

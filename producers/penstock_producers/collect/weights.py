@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from operator import index
+from typing import TYPE_CHECKING, Any, SupportsIndex
 
 import numpy as np
 import torch
 
+from penstock_schemas.errors import PolicyRejectedError
 from penstock_schemas.policies import PolicyRecord
 
 if TYPE_CHECKING:
@@ -18,14 +20,27 @@ if TYPE_CHECKING:
     from penstock_producers.policy import Policy
 
 
+_LIMIT = 1 << 63
+
+
 def record_of(given: PolicyRecord | Mapping[str, Any], policy: Policy, settings: Mapping[str, Any]) -> PolicyRecord:
     """Take a version, or make the next one of weights, which are arrays or tensors by name; of copies, either way.
 
-    Connectors' parameters that are not among them stay as they are.
+    Connectors' parameters that are not among them stay as they are. Raises `PolicyRejectedError` for a number that no
+    version has.
     """
     if isinstance(given, PolicyRecord):
-        return replace(given, weights=_copied(given.weights))
-    return PolicyRecord(policy.version + 1, {**policy.pipeline.weights, **_copied(given)}, settings)
+        return replace(given, version=_number(given.version), weights=_copied(given.weights))
+    return PolicyRecord(_number(policy.version + 1), {**policy.pipeline.weights, **_copied(given)}, settings)
+
+
+def _number(version: Any) -> int:
+    # True is an index too.
+    known = isinstance(version, SupportsIndex) and not isinstance(version, bool)
+    if not (known and 0 <= index(version) < _LIMIT):
+        told = f"policy version {version!r}: a version is an integer from 0 to 2**63 - 1; give it such a number"
+        raise PolicyRejectedError("version", told)
+    return index(version)
 
 
 def _copied(weights: Mapping[str, Any]) -> dict[str, NDArray[Any]]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from enum import IntEnum
 from hashlib import sha256
+from operator import index
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -13,6 +14,7 @@ from penstock_schemas.errors import EnvError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
+    from typing import SupportsIndex
 
 _BLOCK = 64
 _LIMIT = 1 << 63
@@ -40,10 +42,11 @@ class Seeds:
         producer: The producer's name.
     """
 
-    def __init__(self, root: int | None, producer: str) -> None:
-        if root is not None and root < 0:
+    def __init__(self, root: SupportsIndex | None, producer: str) -> None:
+        # As an int of Python's own, since it is written as JSON.
+        self.root: int = index(SeedSequence().entropy if root is None else root)  # type: ignore[arg-type]  # an int
+        if self.root < 0:
             raise EnvError(f"seed {root}: the root seed must not be negative")
-        self.root: int = SeedSequence().entropy if root is None else root  # type: ignore[assignment]  # an int here
         self.producer = producer
         self._producer_words = tuple(np.frombuffer(sha256(producer.encode()).digest()[:16], "<u4").tolist())
         self._blocks: dict[int, tuple[int, list[int]]] = {}
