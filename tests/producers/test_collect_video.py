@@ -82,6 +82,23 @@ def test_an_episode_that_was_collected_is_filmed_by_its_seed(tmp_path: Path) -> 
         assert_equal(one, two)
 
 
+@pytest.mark.parametrize("seed", [123, np.int64(123), None])
+def test_an_episode_that_was_filmed_tells_the_seed_that_it_was_played_with(tmp_path: Path, seed: Any) -> None:
+    path = tmp_path / "film.gif"
+    with Collector("CartPole-v1", seed=SEED) as collector:
+        film = collector.record_video(path, seed=seed)
+        assert seed is None or film.seed == 123
+        again = collector.record_video(path, seed=film.seed, options=film.options)
+    np.testing.assert_array_equal(film.observation, again.observation)
+    assert again.seed == film.seed
+
+
+@pytest.mark.parametrize("seed", [-1, "x", 2**70])
+def test_a_seed_that_is_none_is_no_film(tmp_path: Path, seed: Any) -> None:
+    with Collector(DRAWN, "random", seed=SEED) as collector, pytest.raises(EnvError, match="seed is an integer from"):
+        collector.record_video(tmp_path / "film.gif", seed=seed)
+
+
 def test_an_env_that_was_handed_over_is_filmed_itself(tmp_path: Path) -> None:
     collector = Collector(Drawn("rgb_array"), "random", seed=SEED)
     collector.collect(n_episodes=1)

@@ -28,7 +28,8 @@ from penstock_producers.collect.setup import acted, stepped
 from penstock_producers.collect.statistics import Lifetime, Window, statistics_of
 from penstock_producers.collect.video import filming
 from penstock_producers.collect.weights import record_of
-from penstock_producers.envs import Containment, EnvSource, Lanes, Seeds
+from penstock_producers.envs import Containment, EnvSource, Lanes, Seeds, make_envs
+from penstock_producers.envs.seeds import ListedSeeds
 from penstock_producers.rollout import RESET
 from penstock_producers.state import load_state, save_state
 from penstock_schemas.errors import EnvError, SettingsError
@@ -299,20 +300,18 @@ class Collector:
             explore: whether the policy explores.
             fps: frames a second; by default what the env's metadata say, else 30.
 
-        Raises `SettingsError` for another kind of file and where imageio is missing, and `EnvError` for envs of which
-        no single one can be had, and for one that draws no array.
+        Raises `SettingsError` for another kind of file and where imageio is missing, and `EnvError` for a seed that is
+        none, for envs of which no single one can be had, and for one that draws no array.
         """
         source = self._stepped.source
         if source is None:
             raise EnvError(f"{type(self._envs).__name__} has no single env to be filmed; name the environment")
+        seeds = ListedSeeds([self._video_seed() if seed is None else seed], 1)
         if not isinstance(source, EnvSource):
             self._begin_anew()
-        with (
-            filming(source, path, seed=self._video_seed() if seed is None else seed, steps=steps, fps=fps) as filmed,
-            Collector(
-                filmed, self.policy, infos=self._infos, containment=_NO_SECOND_TRY, clock=self._clock
-            ) as collector,
-        ):
+        with filming(source, path, steps=steps, fps=fps) as filmed:
+            envs = make_envs(filmed, 1, seeds=seeds, clock=self._clock, infos=self._infos, containment=_NO_SECOND_TRY)
+            collector = Collector(envs, self.policy, clock=self._clock)
             return collector.collect(n_episodes=1, explore=explore, options=options).episodes[0]
 
     def state(self) -> State:

@@ -33,16 +33,13 @@ class Filmed(gymnasium.Wrapper[Any, Any, Any, Any]):
     def __init__(self, env: AnyEnv) -> None:
         super().__init__(env)
         self._take: Callable[[NDArray[Any]], None] | None = None
-        self._seed = 0
 
-    def film(self, take: Callable[[NDArray[Any]], None], seed: int) -> None:
-        """Film the next episode, which begins with this seed."""
-        self._take, self._seed = take, seed
+    def film(self, take: Callable[[NDArray[Any]], None]) -> None:
+        """Film the next episode."""
+        self._take = take
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
         """Reset the env."""
-        if self._take is not None:
-            seed = self._seed
         answer = super().reset(seed=seed, options=options)
         self._draw()
         return answer
@@ -69,7 +66,7 @@ class Filmed(gymnasium.Wrapper[Any, Any, Any, Any]):
 
 @contextmanager
 def filming(
-    source: EnvSource | AnyEnv, path: str | os.PathLike[str], *, seed: int, steps: int | None, fps: float | None
+    source: EnvSource | AnyEnv, path: str | os.PathLike[str], *, steps: int | None, fps: float | None
 ) -> Iterator[Filmed]:
     """Make an env, or take one that exists, and film its next episode; the file is there when that has ended.
 
@@ -78,7 +75,6 @@ def filming(
     Args:
         source: what is made of a source is closed.
         path: a file, .mp4 or .gif.
-        seed: with which the episode begins.
         steps: after how many steps the film ends at the latest.
         fps: frames a second; by default what the env's metadata say, else 30.
     """
@@ -86,7 +82,7 @@ def filming(
     filmed = Filmed(env if steps is None else gymnasium.wrappers.TimeLimit(env, steps))
     try:
         with video(path, fps or env.metadata.get("render_fps")) as take:
-            filmed.film(take, seed)
+            filmed.film(take)
             yield filmed
     finally:
         if isinstance(source, EnvSource):

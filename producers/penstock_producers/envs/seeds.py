@@ -97,9 +97,11 @@ class ListedSeeds(Seeds):
         num_envs: N.
     """
 
-    def __init__(self, listed: Iterable[int], num_envs: int, *, root: int = 0, producer: str = "") -> None:
+    def __init__(
+        self, listed: Iterable[int | np.integer[Any]], num_envs: int, *, root: int = 0, producer: str = ""
+    ) -> None:
         super().__init__(root, producer)
-        self.listed = tuple(listed)
+        self.listed = tuple(seed.item() if isinstance(seed, np.integer) else seed for seed in listed)
         self.num_envs = num_envs
         seen: set[int] = set()
         for seed in self.listed:
