@@ -227,6 +227,23 @@ def test_weights_that_came_in_elsewhere_cannot_be_saved() -> None:
             collector.state()
 
 
+@pytest.mark.parametrize("number", [0, 1])
+def test_other_weights_under_the_number_that_was_loaded_cannot_be_saved(number: int) -> None:
+    with collector_of("lanes") as collector:
+        collector.load(PolicyRecord(number, numpy_weights(collector)))
+        collector.policy.load(PolicyRecord(number, numpy_weights(collector)))
+        with pytest.raises(PolicyError, match=f"version {number} was not loaded by this collector"):
+            collector.state()
+
+
+def test_a_generator_is_not_named_as_the_policy_s_own_is() -> None:
+    generators = {"actions": np.random.default_rng(1)}
+    with pytest.raises(SettingsError, match="generators 'actions': that name is the policy's own; use another"):
+        collector_of("lanes", generators=generators)
+    with collector_of("lanes") as named, collector_of("lanes", policy=named.policy, generators=generators) as handed:
+        assert handed.state()["generators"].values["generators"].keys() == {"actions"}
+
+
 @pytest.mark.parametrize("components", [["policy"], ["generators"]])
 def test_what_follows_a_load_begins_with_a_reset_whatever_was_loaded(components: list[str]) -> None:
     with collector_of("lanes", longest=50) as collector:

@@ -52,6 +52,7 @@ if TYPE_CHECKING:
     from penstock_schemas.policies import PolicyRecord
 
 _CONTAINED = Containment()
+_ACTIONS = "actions"
 # A fault would part the film, and what follows it is of another episode.
 _NO_SECOND_TRY = Containment(max_rebuilds=0)
 
@@ -84,7 +85,8 @@ class Collector:
         cut_steps: after how many steps an episode is cut; what follows is an episode of its own, that `continues` it.
         callbacks: are called in their order.
         window: how many episodes and calls `window` is of.
-        generators: what else draws, by name, to be saved with `state`; that of a policy that is named is there.
+        generators: what else draws, by name, to be saved with `state`; that of a policy that is named is there, as
+            "actions".
         producer: the name that seeds are drawn for, beside the root.
         clock: seconds that never go back.
 
@@ -130,6 +132,8 @@ class Collector:
         ):
             if value < least:
                 raise SettingsError(f"{name} {value}: use {least} or more")
+        if isinstance(policy, str) and _ACTIONS in (generators or {}):
+            raise SettingsError(f"generators {_ACTIONS!r}: that name is the policy's own; use another")
         seeds = Seeds(seed, producer)
         self.seed = seeds.root
         self._producer = producer
@@ -168,7 +172,7 @@ class Collector:
         except BaseException:
             self.close()
             raise
-        self._generators = {**({"actions": rng} if isinstance(policy, str) else {}), **(generators or {})}
+        self._generators = {**({_ACTIONS: rng} if isinstance(policy, str) else {}), **(generators or {})}
         # The version that acts, where it came in here.
         self._loaded: PolicyRecord | None = None
         self._run: Run | None = None
