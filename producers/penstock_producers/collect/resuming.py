@@ -51,7 +51,8 @@ def check_counters(component: Component, num_envs: int) -> None:
 def policy_state(policy: Policy, loaded: PolicyRecord | None) -> Component:
     """Describe what acts, which is the version that was loaded, or the weights that the policy began with."""
     version = policy.version
-    if version and (loaded is None or loaded.version != version):
+    # The number alone tells too little: others may load other weights under the same one.
+    if version != 0 if loaded is None else (loaded.version, loaded.digest) != (version, policy.digest):
         raise PolicyError(
             f"policy version {version} was not loaded by this collector, so its weights cannot be saved; load it with "
             "Collector.load"
