@@ -277,6 +277,43 @@ def test_a_state_that_is_refused_changes_nothing() -> None:
         assert {episode.first_step for episode in collector.collect(3).episodes} == {2, 3}
 
 
+@pytest.mark.parametrize(
+    ("component", "altered", "told"),
+    [
+        ("counters", {"episodes": None}, "component 'counters' .*TypeError"),
+        ("counters", {"resets": [1, 2]}, "counts the episodes of 2 envs"),
+        ("counters", {"resets": [2**70] * 3}, "component 'counters' of the state is not what"),
+        ("counters", {"lifetime": {}}, "component 'counters' .*KeyError"),
+        ("policy", {"digest": ...}, "component 'policy' .*KeyError.'digest'"),
+        ("generators", {"generators": None}, "component 'generators' of the state"),
+        ("generators", {"seed": ...}, "component 'generators' .*KeyError.'seed'"),
+    ],
+)
+def test_a_component_that_lacks_something_changes_nothing(component: str, altered: dict[str, Any], told: str) -> None:
+    with collector_of("lanes", longest=50) as collector:
+        collector.load(doubled(collector))
+        collector.collect(7)
+        before = collector.state()
+        values = {**before[component].values, **altered}
+        odd = Component({key: of for key, of in values.items() if of is not ...}, before[component].arrays)
+        with pytest.raises(SettingsError, match=told):
+            collector.load_state({**before, component: odd})
+        assert {episode.first_step for episode in collector.collect(3).episodes} == {2, 3}
+
+
+def test_a_version_that_does_not_load_changes_nothing() -> None:
+    with collector_of("lanes", policy="tests.producers.policy_zoo:bounded", longest=50) as collector:
+        bias = collector.policy.pipeline.weights | {"bias": np.full(2, 101.0, np.float32)}
+        version = PolicyRecord(1, bias)
+        collector.collect(7)
+        before = collector.state()
+        described = {"version": 1, "settings": {}, "digest": version.digest.hex()}
+        with pytest.raises(PolicyRejectedError, match="a bias above 100"):
+            collector.load_state({**before, "policy": Component(described, bias)})
+        assert collector.state() == before
+        assert {episode.first_step for episode in collector.collect(3).episodes} == {2, 3}
+
+
 def test_a_generator_of_another_kind_changes_nothing() -> None:
     with collector_of("lanes", generators={"noise": np.random.default_rng(1)}) as saved:
         saved.collect(5)

@@ -13,9 +13,9 @@ from penstock_producers.collect.call import check_amount, exploration, exploring
 from penstock_producers.collect.collection import Collection
 from penstock_producers.collect.resuming import (
     COMPONENTS,
-    check_counters,
     check_generators,
     check_policy,
+    counters_of,
     counters_state,
     generators_state,
     known,
@@ -43,6 +43,7 @@ if TYPE_CHECKING:
 
     from penstock_producers.callbacks import Callbacks
     from penstock_producers.collect.episode import Episode
+    from penstock_producers.collect.resuming import Counters
     from penstock_producers.collect.run import Gathered
     from penstock_producers.collect.setup import Collectable
     from penstock_producers.collect.statistics import Statistics
@@ -354,18 +355,17 @@ class Collector:
         counters, policy, generators = (chosen.get(name) for name in COMPONENTS)
         if generators is not None:
             check_generators(generators, self._seeds, self._generators)
+        counted = None if counters is None else counters_of(counters, self._envs.num_envs)
         if policy is not None:
             check_policy(policy, self.policy)
-        if counters is not None:
-            check_counters(counters, self._envs.num_envs)
-        # Nothing is refused any more.
+            if (version := version_of(policy)) is not None:
+                self.load(version)
+        # Nothing is refused any more: only loading it tells whether a version can act.
         self._begin_anew()
-        if policy is not None and (version := version_of(policy)) is not None:
-            self.load(version)
         if generators is not None:
             load_generators(generators, self._generators)
-        if counters is not None:
-            self._load_counters(counters.values)
+        if counted is not None:
+            self._load_counters(counted)
 
     @property
     def _seeds(self) -> dict[str, Any]:
@@ -422,9 +422,7 @@ class Collector:
         self._videos += 1
         return seed
 
-    def _load_counters(self, described: Mapping[str, Any]) -> None:
-        envs, resets = self._envs, described["resets"]
-        self._lifetime = Lifetime.from_json(described["lifetime"])
-        self._first_episode = np.array(described["episodes"], np.int64)
-        if isinstance(envs, Lanes) and resets is not None:
-            envs.next_episode = np.array(resets, np.int64)
+    def _load_counters(self, counted: Counters) -> None:
+        self._lifetime, self._first_episode = counted.lifetime, counted.episodes
+        if isinstance(self._envs, Lanes) and counted.resets is not None:
+            self._envs.next_episode = counted.resets

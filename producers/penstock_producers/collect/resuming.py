@@ -3,24 +3,44 @@
 from __future__ import annotations
 
 import copy
-from typing import TYPE_CHECKING, Any
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, NamedTuple
 
+import numpy as np
 import torch
 
+from penstock_producers.collect.statistics import Lifetime
 from penstock_producers.state import Component, describe_generator, restore_generator
 from penstock_schemas.errors import PolicyError, PolicyRejectedError, SettingsError
 from penstock_schemas.policies import PolicyRecord
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterator, Mapping
 
     from numpy.typing import NDArray
 
-    from penstock_producers.collect.statistics import Lifetime
     from penstock_producers.policy import Policy
     from penstock_producers.state import Generator
 
 COMPONENTS = ("counters", "policy", "generators")
+
+
+class Counters(NamedTuple):
+    """The figures so far, and numbers of each env, shape (N,)."""
+
+    lifetime: Lifetime
+    episodes: NDArray[np.int64]
+    resets: NDArray[np.int64] | None
+
+
+@contextmanager
+def _reading(component: str) -> Iterator[None]:
+    try:
+        yield
+    except (AttributeError, KeyError, OverflowError, TypeError, ValueError) as error:
+        raise SettingsError(
+            f"component {component!r} of the state is not what a collector saves: {error!r}; load another state"
+        ) from error
 
 
 def known(component: str) -> str:
@@ -41,11 +61,16 @@ def counters_state(lifetime: Lifetime, episodes: NDArray[Any], resets: NDArray[A
     )
 
 
-def check_counters(component: Component, num_envs: int) -> None:
-    """Raise `SettingsError` unless they are of as many envs."""
-    counted = len(component.values["episodes"])
-    if counted != num_envs:
-        raise SettingsError(f"the state counts the episodes of {counted} envs, but there are {num_envs}: make as many")
+@_reading("counters")
+def counters_of(component: Component, num_envs: int) -> Counters:
+    """Read the counters; raises `SettingsError` unless they are of as many envs."""
+    described = component.values
+    resets = described["resets"]
+    return Counters(
+        Lifetime.from_json(described["lifetime"]),
+        _numbers(described["episodes"], num_envs),
+        None if resets is None else _numbers(resets, num_envs),
+    )
 
 
 def policy_state(policy: Policy, loaded: PolicyRecord | None) -> Component:
@@ -71,6 +96,7 @@ def version_of(component: Component) -> PolicyRecord | None:
     return PolicyRecord(described["version"], component.arrays, described["settings"])
 
 
+@_reading("policy")
 def check_policy(component: Component, policy: Policy) -> None:
     """Raise `PolicyRejectedError` for a version that it does not take, `PolicyError` for weights that it has no more.
 
@@ -102,6 +128,7 @@ def generators_state(seeds: Mapping[str, Any], generators: Mapping[str, Generato
     return Component({**seeds, "generators": {name: describe_generator(of) for name, of in generators.items()}})
 
 
+@_reading("generators")
 def check_generators(component: Component, seeds: Mapping[str, Any], generators: Mapping[str, Generator]) -> None:
     """Raise `SettingsError` for other seeds, and for other generators or other kinds of them."""
     described = component.values
@@ -121,6 +148,14 @@ def load_generators(component: Component, generators: Mapping[str, Generator]) -
     states = component.values["generators"]
     for name, generator in generators.items():
         restore_generator(generator, states[name])
+
+
+def _numbers(described: Any, num_envs: int) -> NDArray[np.int64]:
+    numbers = np.array(described, np.int64)
+    if numbers.shape != (num_envs,):
+        told = f"the state counts the episodes of {numbers.size} envs, but there are {num_envs}: make as many"
+        raise SettingsError(told)
+    return numbers
 
 
 def _another(generator: Generator) -> Generator:
