@@ -116,6 +116,7 @@ def _work(
         max_bad_share=settings.max_bad_share,
         upkeep=_upkeep(settings, store),
         beat=health.beat,
+        stopping=stop.is_set,
     )
     trimmer = Trimmer(time.monotonic)
     try:

@@ -85,6 +85,7 @@ class Worker:
         max_bad_share: which share of a partition's last messages may be bad before it raises `BadStreamError`.
         upkeep: what it calls between the commits of a partition.
         beat: called again and again while it waits for the store.
+        stopping: asked as often whether it is to be closed; what it waits for is then left to `close`.
     """
 
     def __init__(
@@ -103,6 +104,7 @@ class Worker:
         max_bad_share: float = 1.0,
         upkeep: Keeper | None = None,
         beat: Callable[[], None] = lambda: None,
+        stopping: Callable[[], bool] = lambda: False,
     ) -> None:
         self._store = store
         self._topic = store.topic.name
@@ -115,6 +117,7 @@ class Worker:
         self._max_bad_share = max_bad_share
         self._upkeep = upkeep
         self._beat = beat
+        self._stopping = stopping
         self._appender = log.appender()
         self._held: dict[int, Held] = {}
         # Partitions that the group gave this member, or that another's commit overtook, until they are held.
@@ -354,9 +357,11 @@ class Worker:
     def _wait(self, call: Call[Any], wanted: Callable[[], bool], told: str) -> bool:
         """Wait for the store, and take part in the group meanwhile; False once that makes the call unwanted.
 
-        The group may take any partition away.
+        The group may take any partition away. Nor is anything waited for when this is to be closed.
         """
         while wanted() and not call.done(_POLL_SECONDS):
+            if self._stopping():
+                return False
             if time.monotonic() - call.answered > _STORE_SECONDS:
                 raise StoreUnavailableError(
                     f"store {self._store.bucket.url}: no answer for {_STORE_SECONDS:g} s: {told}"

@@ -141,7 +141,7 @@ def test_what_takes_long_tells_that_it_goes_on() -> None:
         for _ in range(3):
             writer.write_batch(batch)
     try:
-        bucket.put("large", file.getvalue())
+        assert times(lambda: bucket.put("large", file.getvalue())) > 3
         with bucket.open("large") as opened, pa.ipc.open_file(opened) as reader:
             assert times(lambda: [reader.get_batch(number) for number in range(3)]) >= 3
         for number in range(200):
@@ -269,7 +269,7 @@ def test_an_unknown_kind_of_url_is_refused_without_its_secrets() -> None:
         ("s3://bucket/a#b", r"'s3://bucket/a': its URL goes on"),
         ("s3://bucket/a?token=secret", r"'s3://bucket/a': its URL goes on"),
         ("https://host/a#b", r"'https://host/a': its URL goes on"),
-        ("file://data/store", r"'file://data/store': its URL .* names a host: write file:///"),
+        ("file://data/store", r"'file://data/store': its URL .* names a host or no path: write file:///"),
         ("file://~/store", r"'file://~/store': its URL .* names a host"),
     ],
 )

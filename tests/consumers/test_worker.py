@@ -680,6 +680,27 @@ def test_a_partition_may_take_long_to_take_on_where_the_store_answers(
     assert verify(bucket, log).ok
 
 
+def test_what_takes_long_is_not_waited_for_once_it_is_to_stop(
+    log: MemoryLog, bucket: Bucket, clock: Clock, slow: Slow
+) -> None:
+    consumed(log, bucket, clock)
+    stop = threading.Event()
+
+    def beat() -> None:
+        slow.beat()
+        stop.set()
+
+    member = Member(log, slow, clock, IN_TIME, beat=beat, stopping=stop.is_set)
+    slow.slow = True
+    member.run()
+    assert stop.is_set()
+    assert len(member.worker.partitions) < PARTITIONS
+    slow.slow = False
+    slow.beat()
+    member.worker.close()
+    assert verify(bucket, log).ok
+
+
 def test_a_partition_that_is_taken_away_while_it_is_loaded_is_let_go(
     log: MemoryLog, bucket: Bucket, clock: Clock
 ) -> None:

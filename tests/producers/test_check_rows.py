@@ -119,7 +119,7 @@ def test_envs_that_never_answer_end_the_play() -> None:
     findings = Findings()
     seconds = count()
 
-    (life,) = play(MuteEnvs(), 5, 0, 0, findings, lambda: float(next(seconds)))
+    (life,), _ = play(MuteEnvs(), 5, 0, 0, findings, lambda: float(next(seconds)))
 
     (finding,) = findings.all()
     assert (finding.rule, finding.step) == (Rule.API, 1)
@@ -140,7 +140,7 @@ def test_an_env_that_never_answers_ends_the_play_though_others_go_on() -> None:
     findings = Findings()
     seconds = count()
 
-    life, silent = play(HalfMuteEnvs(), 5, 0, 0, findings, lambda: float(next(seconds)))
+    (life, silent), _ = play(HalfMuteEnvs(), 5, 0, 0, findings, lambda: float(next(seconds)))
 
     (finding,) = findings.all()
     assert finding.found == "no answer from envs [1] for 60 s"

@@ -265,7 +265,7 @@ def test_cart_pole_episodes_follow_its_physics_to_their_last_observation() -> No
 
 def test_an_env_that_ignores_the_reset_mask_is_refused_at_its_first_partial_reset() -> None:
     env = CanonicalEnv(env_zoo.MaskIgnoringEnv(4, "DISABLED", 9), "MaskIgnoringEnv", seed=0)
-    with pytest.raises(EnvError, match=r"MaskIgnoringEnv.*DISABLED.*ignores options\['reset_mask'\]: envs \[.*\]"):
+    with pytest.raises(EnvError, match=r"MaskIgnoringEnv.*DISABLED.*ignores options\['reset_mask'\]: env \d changed"):
         record(env, 3, zeros)
 
 
@@ -276,7 +276,7 @@ def test_a_reset_mask_is_not_believed_for_ever_after_a_reset_that_looks_the_same
     assert env.recv().resets is not None
     env.send(np.arange(3, dtype=np.int32), (np.array([0, 1, 1]),))
     assert env.recv().resets is None
-    with pytest.raises(EnvError, match=r"CorridorEnv.*ignores options\['reset_mask'\]: envs \[1, 2\] changed"):
+    with pytest.raises(EnvError, match=r"CorridorEnv.*ignores options\['reset_mask'\]: env 2 changed"):
         env.recv()
 
 

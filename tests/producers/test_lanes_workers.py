@@ -219,6 +219,18 @@ def test_envs_that_cannot_be_made_are_told_by_the_worker() -> None:
         workers(2, 2, env="nobody")
 
 
+def test_what_is_in_flight_is_waited_for_without_spinning_while_an_env_is_due() -> None:
+    with closing(workers(2, 2, slow=0, wrong="raise", bad=1, one_in=1, containment=Containment(backoff=0.01))) as lanes:
+        driver = Driver(lanes, 2)
+        driver.run(lambda: lanes.faults.total() == 1)
+        waits = []
+        wait = lanes._workers.wait
+        lanes._workers.wait = lambda *given: waits.append(given) or wait(*given)  # type: ignore[method-assign,func-returns-value]  # counted
+        assert lanes._workers.busy  # env 0 takes its time
+        assert lanes.next_episode[0] > 0
+        assert 0 < len(waits) < 10
+
+
 def test_those_that_were_made_are_closed_where_another_cannot_be(tmp_path: Path) -> None:
     with pytest.raises(EnvError, match="no room for a fourth"):
         workers(4, 2, env="incomplete", folder=str(tmp_path))

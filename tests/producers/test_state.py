@@ -236,6 +236,15 @@ def test_other_weights_under_the_number_that_was_loaded_cannot_be_saved(number: 
             collector.state()
 
 
+def test_a_version_of_a_module_that_writes_to_its_weights_as_it_runs_is_saved() -> None:
+    with collector_of("lanes", policy="tests.producers.policy_zoo:noting") as collector:
+        collector.load(numpy_weights(collector))
+        collector.collect(7)
+        state = collector.state()
+        collector.load_state(state)
+        assert collector.state()["policy"].values == state["policy"].values
+
+
 def test_a_generator_is_not_named_as_the_policy_s_own_is() -> None:
     generators = {"actions": np.random.default_rng(1)}
     with pytest.raises(SettingsError, match="generators 'actions': that name is the policy's own; use another"):
@@ -283,7 +292,19 @@ def test_a_state_that_is_refused_changes_nothing() -> None:
         ("counters", {"episodes": None}, "component 'counters' .*TypeError"),
         ("counters", {"resets": [1, 2]}, "counts the episodes of 2 envs"),
         ("counters", {"resets": [2**70] * 3}, "component 'counters' of the state is not what"),
+        ("counters", {"episodes": [1, -1, 1]}, "component 'counters' .*numbers of episodes"),
+        ("counters", {"resets": [1.5, 1, 1]}, "component 'counters' .*numbers of episodes"),
         ("counters", {"lifetime": {}}, "component 'counters' .*KeyError"),
+        (
+            "counters",
+            {"lifetime": {"steps": "7", "aborts": 0, "calls": 1, "sums": {}}},
+            "component 'counters' .*counts",
+        ),
+        (
+            "counters",
+            {"lifetime": {"steps": 7, "aborts": 0, "calls": 1, "sums": {"returns": [1, 2.0]}}},
+            "component 'counters' .*sums",
+        ),
         ("policy", {"digest": ...}, "component 'policy' .*KeyError.'digest'"),
         ("generators", {"generators": None}, "component 'generators' of the state"),
         ("generators", {"seed": ...}, "component 'generators' .*KeyError.'seed'"),

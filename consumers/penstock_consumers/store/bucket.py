@@ -131,10 +131,10 @@ def _check_whole(url: str) -> None:
             f"store {public(url)!r}: its URL goes on with a '?' or a '#': write %3F or %23 where that is in a name, "
             "and give settings by the environment"
         )
-    if parts.scheme == "file" and parts.netloc not in {"", "localhost"}:
+    if parts.scheme == "file" and not (parts.netloc in {"", "localhost"} and parts.path.startswith("/")):
         raise StoreError(
-            f"store {public(url)!r}: its URL is of a folder, and names a host: write file:/// and the folder's whole "
-            "path"
+            f"store {public(url)!r}: its URL is of a folder, but names a host or no path: write file:/// and the "
+            "folder's whole path"
         )
 
 

@@ -20,7 +20,7 @@ from obstore.store import from_url
 from penstock_consumers.store.bucket import answered, failures_named, public
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Sequence
     from contextlib import AbstractContextManager
 
     from obstore.store import ClientConfig, ObjectStore
@@ -54,6 +54,8 @@ _SERVER_ERROR = 500
 # long as the transfer of about so much.
 _BLOCK_BYTES = 1 << 18
 _BLOCKS = 4
+# What is larger is put in parts of this size, the least that S3 takes.
+_PART_BYTES = 5 << 20
 # Statuses of the client's errors that ask for another try: a time-out, and too many requests.
 _LATER = {408, 429}
 # What S3 says of a key where another try may help.
@@ -117,9 +119,9 @@ class Objects:
 
     def put(self, name: str, *pieces: bytes | pa.Buffer) -> None:
         """Write an object."""
-        data = b"".join(memoryview(piece) for piece in pieces)
+        large = sum(map(len, pieces)) > _PART_BYTES
         with self._named("write", name):
-            obstore.put(self._store, name, data)
+            obstore.put(self._store, name, _in_parts(pieces), use_multipart=large, chunk_size=_PART_BYTES)
 
     def read(self, name: str) -> pa.Buffer:
         """Read an object into memory; raises `FileNotFoundError`."""
@@ -204,6 +206,15 @@ def _passes(error: Exception) -> bool:
         return int(status[1]) >= _SERVER_ERROR or int(status[1]) in _LATER
     code = _KEY_CODE.search(str(error))
     return code is None or code[1] in _LATER_KEY_CODES
+
+
+def _in_parts(pieces: Sequence[bytes | pa.Buffer]) -> Iterator[memoryview]:
+    """Give pieces in parts; one is asked for as soon as the store has taken one of those before it."""
+    for piece in pieces:
+        view = memoryview(piece).cast("B")
+        for start in range(0, len(view), _PART_BYTES):
+            answered()
+            yield view[start : start + _PART_BYTES]
 
 
 class _Parts(RawIOBase):

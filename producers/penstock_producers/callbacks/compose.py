@@ -6,7 +6,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from penstock_producers.callbacks.base import Callbacks
-from penstock_producers.contained import CONTAINED
+from penstock_producers.contained import CONTAINED, told
 from penstock_schemas.errors import SettingsError
 
 if TYPE_CHECKING:
@@ -85,8 +85,7 @@ def _make(described: Mapping[str, Any]) -> Callbacks:
     try:
         made = factory(**arguments)
     except CONTAINED as error:
-        told = f"{type(error).__name__}: {error}"
-        raise SettingsError(f"callback {name!r}: it cannot be made with {arguments}: {told}") from error
+        raise SettingsError(f"callback {name!r}: it cannot be made with {arguments}: {told(error)}") from error
     if not isinstance(made, Callbacks):
         raise SettingsError(
             f"callback {name!r}: the factory returned a {type(made).__name__}; derive it from "

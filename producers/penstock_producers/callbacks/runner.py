@@ -10,7 +10,7 @@ import numpy as np
 
 from penstock_producers.callbacks.base import BegunEpisode, EndedEpisode
 from penstock_producers.callbacks.compose import CallbackList, name_of
-from penstock_producers.contained import CONTAINED
+from penstock_producers.contained import CONTAINED, told
 from penstock_producers.envs import Lanes
 from penstock_schemas.chunks import Ends
 from penstock_schemas.errors import EnvError
@@ -195,7 +195,7 @@ def _call(method: Callable[..., Any], callback: Callbacks, *arguments: Any) -> A
         return method(*arguments)
     except CONTAINED as error:
         raise EnvError(
-            f"{name_of(callback)}: {method.__name__}() raised {type(error).__name__}: {error}; mend the callback, its "
+            f"{name_of(callback)}: {method.__name__}() raised {told(error)}; mend the callback, its "
             "own traceback comes with this error"
         ) from error
 

@@ -9,8 +9,8 @@ import numpy as np
 
 from penstock_producers.check.rules import Rule
 from penstock_producers.check.twin import Part, replay
-from penstock_producers.check.values import difference, misfit, raised, unequal
-from penstock_producers.contained import CONTAINED
+from penstock_producers.check.values import difference, misfit, unequal
+from penstock_producers.contained import CONTAINED, told
 from penstock_schemas.spaces import unflatten
 
 if TYPE_CHECKING:
@@ -67,7 +67,7 @@ def judge_by_twin(
             len(life) - 1,
             0,
             expected="the same life of a single env",
-            found=f"{raised(error)} from it",
+            found=f"{told(error)} from it",
         )
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
@@ -21,10 +21,19 @@ if TYPE_CHECKING:
 _PATIENCE_S = 60.0
 
 
+class Played(NamedTuple):
+    """What envs did."""
+
+    lives: list[list[Episode]]
+    """The episodes of each."""
+    ignored: bool
+    """Whether there were actions that resets were to ignore."""
+
+
 def play(
     envs: Envs, steps: int, seed: int, ignored_seed: int, findings: Findings, clock: Callable[[], float]
-) -> list[list[Episode]]:
-    """Have each env answer so many actions, and give each one's life; what a reset ignores is recorded nowhere.
+) -> Played:
+    """Have each env answer so many actions, and tell what it did; what a reset ignores is recorded nowhere.
 
     The actions of an env depend on the seed and its index only; those that its resets are to ignore are drawn with
     `ignored_seed`. All envs go on until the last one has answered so many: out of lockstep a batch may have to fill
@@ -33,6 +42,7 @@ def play(
     recorder = Recorder(envs.num_envs, findings)
     actions, others = (Actions(envs.action_space, envs.num_envs, root) for root in (seed, ignored_seed))
     answers = np.zeros(envs.num_envs, np.int64)
+    some_ignored = False
     try:
         answer = envs.reset()
         since = np.full(envs.num_envs, clock())
@@ -41,9 +51,10 @@ def play(
             ready = answer.ready
             answers[ready] += 1
             if (answers > steps).all():  # the first one is the reset's
-                return recorder.lives
+                break
             if len(ready):
                 action, ignored = actions.draw(ready), recorder.ended(ready)
+                some_ignored |= bool(ignored.any())
                 for leaf, other in zip(action, others.draw(ready), strict=True):
                     leaf[ignored] = other[ignored]
                 recorder.act(ready, action)
@@ -53,11 +64,11 @@ def play(
             if len(silent):
                 found = f"no answer from envs {silent.tolist()} for {_PATIENCE_S:.0f} s"
                 _broke(recorder, findings, "every env to answer", found)
-                return recorder.lives
+                break
             answer = envs.recv()
     except EnvError as error:
         _broke(recorder, findings, "step() and reset() to answer", str(error))
-        return recorder.lives
+    return Played(recorder.lives, some_ignored)
 
 
 def _broke(recorder: Recorder, findings: Findings, expected: str, found: str) -> None:

@@ -8,14 +8,13 @@ from typing import TYPE_CHECKING
 
 from penstock_producers.check.judge import judge_by_itself, judge_by_twin, judge_repetition, judge_values
 from penstock_producers.check.modes import VECTOR_MODES, Mode, why_no_single, why_unavailable
-from penstock_producers.check.play import play
+from penstock_producers.check.play import Played, play
 from penstock_producers.check.report import Findings, ModeReport, Report
 from penstock_producers.check.rules import Rule
 from penstock_producers.check.single import SINGLE, check_single
 from penstock_producers.check.twin import ROUNDING, Twins
-from penstock_producers.check.values import raised
 from penstock_producers.check.vector import check_vector
-from penstock_producers.contained import CONTAINED
+from penstock_producers.contained import CONTAINED, told
 from penstock_producers.envs.lanes import Containment
 from penstock_producers.envs.make import make_envs
 from penstock_producers.envs.seeds import Seeds
@@ -106,7 +105,8 @@ class _Check:
             check_vector(self._source, self._num_envs, steps=self._steps, seed=self._seed, findings=findings)
             if not _UNTAKEN.isdisjoint(finding.rule for finding in findings.all()):
                 return ModeReport(mode.name, findings.all(), twin="its answers cannot be taken as rows")
-        lives, spaces = self._play(mode, findings, self._seed)
+        played, spaces = self._play(mode, findings, self._seed)
+        lives = played.lives
         if spaces is None:
             if self._distrust is None and mode.vectorization in {"sync", "async"}:
                 # The env itself can be made: it is gymnasium that cannot have it so.
@@ -123,30 +123,38 @@ class _Check:
                 for i, life in enumerate(lives):
                     judge_by_twin(i, life, twins[i], spaces, findings, tolerance=tolerance)
             else:
-                self._judge_without_twins(mode, lives, spaces[0], findings)
+                self._judge_without_twins(mode, played, spaces[0], findings)
         twin = "compared with twins" if no_twin is None else f"not compared with twins: {no_twin}"
         episodes = [episode for life in lives for episode in life]
         steps, ended = sum(episode.steps for episode in episodes), sum(episode.ended for episode in episodes)
         return ModeReport(mode.name, findings.all(), steps=steps, episodes=ended, twin=twin)
 
-    def _judge_without_twins(self, mode: Mode, lives: list[list[Episode]], space: Space, findings: Findings) -> None:
-        for i, life in enumerate(lives):
+    def _judge_without_twins(self, mode: Mode, played: Played, space: Space, findings: Findings) -> None:
+        for i, life in enumerate(played.lives):
             judge_by_itself(i, life, space, findings)
         if Rule.API in findings:
             return
-        for rule, ignored_seed, run in (
-            (Rule.SEEDING, self._seed, "a second run"),
-            (Rule.RESET_ROW, self._seed + self._num_envs, "a run that sends other actions to resets"),
-        ):
-            again, _ = self._play(mode, Findings(), ignored_seed)
-            for i, (life, other) in enumerate(zip(lives, again, strict=False)):
-                judge_repetition(i, life, other, space, findings, rule=rule, run=run)
-            if rule in findings:
-                return
+        self._repeat(mode, played.lives, space, findings, rule=Rule.SEEDING, ignored_seed=self._seed)
+        if played.ignored and Rule.SEEDING not in findings:
+            others = self._seed + self._num_envs
+            self._repeat(mode, played.lives, space, findings, rule=Rule.RESET_ROW, ignored_seed=others)
 
-    def _play(
-        self, mode: Mode, findings: Findings, ignored_seed: int
-    ) -> tuple[list[list[Episode]], tuple[Space, Space] | None]:
+    def _repeat(
+        self,
+        mode: Mode,
+        lives: list[list[Episode]],
+        space: Space,
+        findings: Findings,
+        *,
+        rule: Rule,
+        ignored_seed: int,
+    ) -> None:
+        again, _ = self._play(mode, Findings(), ignored_seed)
+        run = "a second run" if ignored_seed == self._seed else "a run that sends other actions to resets"
+        for i, (life, other) in enumerate(zip(lives, again.lives, strict=False)):
+            judge_repetition(i, life, other, space, findings, rule=rule, run=run)
+
+    def _play(self, mode: Mode, findings: Findings, ignored_seed: int) -> tuple[Played, tuple[Space, Space] | None]:
         try:
             envs = make_envs(
                 self._source,
@@ -162,10 +170,10 @@ class _Check:
         except PenstockError as error:
             rule = Rule.RECORDABLE_SPACES if isinstance(error, SpaceError) else Rule.API
             findings.add(rule, 0, 0, 0, expected="a vector of envs", found=str(error))
-            return [], None
+            return Played([], ignored=False), None
         try:
-            lives = play(envs, self._steps, self._seed, ignored_seed, findings, self._clock)
-            return lives, (envs.observation_space, envs.action_space)
+            played = play(envs, self._steps, self._seed, ignored_seed, findings, self._clock)
+            return played, (envs.observation_space, envs.action_space)
         finally:
             with suppress(*CONTAINED):  # what its close() raises is judged by itself
                 envs.close()
@@ -183,5 +191,5 @@ class _Check:
                 if not twins.seeded(lives, seed):
                     return "what it makes of its seed for each env is its own affair"
         except CONTAINED as error:
-            return f"the single env raises {raised(error)}"
+            return f"the single env raises {told(error)}"
         return None

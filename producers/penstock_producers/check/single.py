@@ -12,8 +12,8 @@ from penstock_producers.check.episodes import Episode
 from penstock_producers.check.report import Findings, ModeReport
 from penstock_producers.check.rules import Rule
 from penstock_producers.check.twin import replay
-from penstock_producers.check.values import arrays, describe, difference, misfit, raised
-from penstock_producers.contained import CONTAINED
+from penstock_producers.check.values import arrays, describe, difference, misfit
+from penstock_producers.contained import CONTAINED, told
 from penstock_producers.spaces import from_gymnasium
 from penstock_schemas.errors import EnvError, SpaceError
 
@@ -68,7 +68,7 @@ class _Run:
         try:
             self._same_spaces = (env.observation_space, env.action_space)
         except AttributeError as error:
-            self._stop(Rule.API, "an observation_space and an action_space", raised(error))
+            self._stop(Rule.API, "an observation_space and an action_space", told(error))
         self.spaces = copy.deepcopy(self._same_spaces)
         try:
             self.observation_space = from_gymnasium(env.observation_space, "observation")
@@ -97,14 +97,14 @@ class _Run:
                 self._episode, self._step = first + episode, step
                 self._add(Rule.SEEDING, f"{found}, as before", f"{expected} in {which}")
         except CONTAINED as error:
-            self._add(Rule.SEEDING, "the same episodes again", f"{raised(error)} in {which}")
+            self._add(Rule.SEEDING, "the same episodes again", f"{told(error)} in {which}")
 
     def _reset_with_options(self, seed: int) -> None:
         self._episode, self._step = len(self.life), 0
         try:
             self.env.reset(seed=seed, options={})
         except CONTAINED as error:
-            self._add(Rule.RESET_OPTIONS, "reset(options={}) to be taken", raised(error))
+            self._add(Rule.RESET_OPTIONS, "reset(options={}) to be taken", told(error))
 
     def _reset(self, seed: int | None) -> None:
         self._episode, self._step = len(self.life), 0
@@ -112,9 +112,9 @@ class _Run:
             answer: Any = self.env.reset(seed=seed)
         except TypeError as error:
             rule = Rule.SEEDING if "seed" in str(error) else Rule.API
-            self._stop(rule, "reset(seed=…) to be taken", raised(error))
+            self._stop(rule, "reset(seed=…) to be taken", told(error))
         except CONTAINED as error:
-            self._stop(Rule.API, "reset() to answer", raised(error))
+            self._stop(Rule.API, "reset() to answer", told(error))
         if not isinstance(answer, tuple) or len(answer) != 2:  # noqa: PLR2004  (the observation and the info)
             self._stop(Rule.API, "(observation, info) from reset()", describe(answer))
         observation, info = answer
@@ -128,7 +128,7 @@ class _Run:
         try:
             answer: Any = self.env.step(action)
         except CONTAINED as error:
-            self._stop(Rule.API, "step() to answer", raised(error))
+            self._stop(Rule.API, "step() to answer", told(error))
         changed = difference(self.action_space, sent, arrays(self.action_space, action), "action")
         if changed is not None:
             self._add(Rule.ACTION_MUTATED, *changed)
@@ -253,7 +253,7 @@ def _close(env: AnyEnv, episodes: int, findings: Findings) -> None:
     try:
         env.close()
     except CONTAINED as error:
-        findings.add(Rule.API, 0, episodes, 0, expected="close() to return", found=raised(error))
+        findings.add(Rule.API, 0, episodes, 0, expected="close() to return", found=told(error))
 
 
 def _report(findings: Findings, life: list[Episode], twin: str) -> ModeReport:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from penstock_producers.check.rules import Rule
+from penstock_producers.contained import told
 from penstock_schemas.spaces import Box, Dict, MultiBinary, Text, Tuple, flatten, leaves
 
 if TYPE_CHECKING:
@@ -41,7 +42,7 @@ def misfit(space: Space, value: Any) -> Misfit | None:
     try:
         parts = flatten(space, value)
     except (TypeError, KeyError, ValueError, IndexError) as error:
-        found = f"a {type(value).__name__} ({type(error).__name__}: {error})"
+        found = f"a {type(value).__name__} ({told(error)})"
         return Misfit(Rule.OBSERVATION_SPACE, f"the structure of {type(space).__name__}", found)
     if unknown := _unknown(space, value, "observation"):
         return Misfit(Rule.OBSERVATION_SPACE, f"the structure of {type(space).__name__}", f"{unknown} too")
@@ -102,11 +103,6 @@ def describe(answer: Any) -> str:
         return f"an array of shape {answer.shape} and dtype {answer.dtype}"
     length = f" of {len(answer)}" if isinstance(answer, tuple) else ""
     return f"a {type(answer).__name__}{length}"
-
-
-def raised(error: BaseException) -> str:
-    """Say what was raised."""
-    return f"{type(error).__name__}: {error}"
 
 
 def _fits(space: LeafSpace, part: Any) -> bool:

@@ -9,8 +9,8 @@ import numpy as np
 from gymnasium.vector import AutoresetMode
 
 from penstock_producers.check.rules import Rule
-from penstock_producers.check.values import describe, raised
-from penstock_producers.contained import CONTAINED
+from penstock_producers.check.values import describe
+from penstock_producers.contained import CONTAINED, told
 from penstock_producers.envs.autoreset import declared_mode
 from penstock_producers.envs.closing import close_vector_env
 from penstock_producers.spaces import batch_reader, from_gymnasium
@@ -65,7 +65,7 @@ class _Run:
             sampler = copy.deepcopy(env.action_space)
             sampler.seed(seed)
         except CONTAINED as error:
-            self._stop(Rule.API, "its number of envs, metadata and spaces", raised(error))
+            self._stop(Rule.API, "its number of envs, metadata and spaces", told(error))
         if num_envs != len(self._done):
             self._stop(Rule.API, f"num_envs {len(self._done)}, as was asked for", repr(num_envs))
         if not isinstance(self._mode, AutoresetMode):
@@ -86,13 +86,13 @@ class _Run:
         try:
             close_vector_env(self._env)
         except CONTAINED as error:
-            self._add(Rule.API, "close() to return", raised(error))
+            self._add(Rule.API, "close() to return", told(error))
 
     def _reset(self, about: Rule, **given: Any) -> None:
         try:
             answer: Any = self._env.reset(**given)
         except CONTAINED as error:
-            self._stop(about, f"reset(**{given}) to be taken", raised(error))
+            self._stop(about, f"reset(**{given}) to be taken", told(error))
         if not isinstance(answer, tuple) or len(answer) != 2:  # noqa: PLR2004  (the observations and the infos)
             self._stop(Rule.API, "(observations, infos) from reset()", describe(answer))
         self._judge_infos(answer[1])
@@ -103,7 +103,7 @@ class _Run:
         try:
             answer: Any = self._env.step(action)
         except CONTAINED as error:
-            self._stop(Rule.API, "step() to answer", raised(error))
+            self._stop(Rule.API, "step() to answer", told(error))
         if not isinstance(answer, tuple) or len(answer) != _STEP_PARTS:
             self._stop(Rule.API, "(observations, rewards, terminated, truncated, infos)", describe(answer))
         _, rewards, terminated, truncated, infos = answer

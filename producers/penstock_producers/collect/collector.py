@@ -13,6 +13,7 @@ from penstock_producers.collect.call import check_amount, exploration, exploring
 from penstock_producers.collect.collection import Collection
 from penstock_producers.collect.resuming import (
     COMPONENTS,
+    Loaded,
     check_generators,
     check_policy,
     counters_of,
@@ -175,7 +176,7 @@ class Collector:
             raise
         self._generators = {**({_ACTIONS: rng} if isinstance(policy, str) else {}), **(generators or {})}
         # The version that acts, where it came in here.
-        self._loaded: PolicyRecord | None = None
+        self._loaded: Loaded | None = None
         self._run: Run | None = None
         self._first_episode = np.zeros(self._envs.num_envs, np.int64)
         self._videos = 0
@@ -250,10 +251,10 @@ class Collector:
 
         Raises `PolicyRejectedError` where the policy refuses them, and nothing has changed then.
         """
-        acting = {} if self._loaded is None else self._loaded.settings
+        acting = {} if self._loaded is None else self._loaded.record.settings
         version = record_of(policy, self.policy, acting if settings is None else settings)
         self.policy.load(version)
-        self._loaded = version
+        self._loaded = Loaded(version, self.policy.digest)
 
     @property
     def window(self) -> Statistics:

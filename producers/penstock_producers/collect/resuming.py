@@ -33,6 +33,14 @@ class Counters(NamedTuple):
     resets: NDArray[np.int64] | None
 
 
+class Loaded(NamedTuple):
+    """A version that was loaded."""
+
+    record: PolicyRecord
+    acts: bytes
+    """The digest of what acts since: another one where the network wrote to its weights when it was tried."""
+
+
 @contextmanager
 def _reading(component: str) -> Iterator[None]:
     try:
@@ -73,19 +81,20 @@ def counters_of(component: Component, num_envs: int) -> Counters:
     )
 
 
-def policy_state(policy: Policy, loaded: PolicyRecord | None) -> Component:
+def policy_state(policy: Policy, loaded: Loaded | None) -> Component:
     """Describe what acts, which is the version that was loaded, or the weights that the policy began with."""
     version = policy.version
     # The number alone tells too little: others may load other weights under the same one.
-    if version != 0 if loaded is None else (loaded.version, loaded.digest) != (version, policy.digest):
+    if version != 0 if loaded is None else (loaded.record.version, loaded.acts) != (version, policy.digest):
         raise PolicyError(
             f"policy version {version} was not loaded by this collector, so its weights cannot be saved; load it with "
             "Collector.load"
         )
-    described = {"version": version, "digest": policy.digest.hex()}
     if loaded is None:
-        return Component(described)
-    return Component({**described, "settings": dict(loaded.settings)}, loaded.weights)
+        return Component({"version": version, "digest": policy.digest.hex()})
+    record = loaded.record
+    described = {"version": version, "digest": record.digest.hex(), "settings": dict(record.settings)}
+    return Component(described, record.weights)
 
 
 def version_of(component: Component) -> PolicyRecord | None:
@@ -151,6 +160,8 @@ def load_generators(component: Component, generators: Mapping[str, Generator]) -
 
 
 def _numbers(described: Any, num_envs: int) -> NDArray[np.int64]:
+    if not all(type(number) is int and number >= 0 for number in described):
+        raise ValueError(f"numbers of episodes {described}")
     numbers = np.array(described, np.int64)
     if numbers.shape != (num_envs,):
         told = f"the state counts the episodes of {numbers.size} envs, but there are {num_envs}: make as many"

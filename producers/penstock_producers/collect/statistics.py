@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from dataclasses import dataclass, field
-from math import inf, nan, sqrt
+from math import inf, isfinite, nan, sqrt
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -167,9 +167,15 @@ class Lifetime:
 
     @classmethod
     def from_json(cls, described: Mapping[str, Any]) -> Lifetime:
-        """Read what `to_json` described."""
+        """Read what `to_json` described; raises `KeyError`, `TypeError` or `ValueError` where it is not that."""
+        steps, aborts, calls = (described[name] for name in ("steps", "aborts", "calls"))
         sums = {name: _Sums(*values) for name, values in described["sums"].items()}
-        return cls(described["steps"], described["aborts"], described["calls"], sums)
+        counts = [steps, aborts, calls, *(of.count for of in sums.values())]
+        if not all(type(count) is int and count >= 0 for count in counts):
+            raise ValueError(f"counts {counts}")
+        if not all(isfinite(number) for of in sums.values() for number in (of.mean, of.squares, of.min, of.max)):
+            raise ValueError(f"sums {described['sums']}")
+        return cls(steps, aborts, calls, sums)
 
 
 def _statistics(steps: int, aborts: int, figures: Mapping[str, Figures]) -> Statistics:

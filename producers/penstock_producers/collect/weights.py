@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from operator import index
 from typing import TYPE_CHECKING, Any, SupportsIndex
 
@@ -30,7 +29,7 @@ def record_of(given: PolicyRecord | Mapping[str, Any], policy: Policy, settings:
     version has.
     """
     if isinstance(given, PolicyRecord):
-        return replace(given, version=_number(given.version), weights=_copied(given.weights))
+        return PolicyRecord(_number(given.version), _copied(given.weights), dict(given.settings))
     return PolicyRecord(_number(policy.version + 1), {**policy.pipeline.weights, **_copied(given)}, settings)
 
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from penstock_producers.contained import told
 from penstock_producers.envs.infos import info_columns
 from penstock_producers.envs.rows import Answer, Rows
 from penstock_producers.envs.vector_infos import VectorInfos
@@ -65,9 +66,7 @@ def make_envpool(
     try:
         pool = envpool.make_gymnasium(task, num_envs=num_envs, batch_size=batch_size or num_envs, seed=seed, **kwargs)
     except Exception as error:
-        raise EnvError(
-            f"environment {name} cannot be made with kwargs {dict(kwargs)}: {type(error).__name__}: {error}"
-        ) from error
+        raise EnvError(f"environment {name} cannot be made with kwargs {dict(kwargs)}: {told(error)}") from error
     return EnvPoolEnvs(pool, name, infos=infos)
 
 
@@ -215,7 +214,7 @@ class EnvPoolEnvs:
         return Answer(None, (), None, np.empty(0, np.int32), observation)
 
     def _failure(self, call: str, error: Exception) -> EnvError:
-        return EnvError(f"environment {self._name}: {call}() raised {type(error).__name__}: {error}; mend its kwargs")
+        return EnvError(f"environment {self._name}: {call}() raised {told(error)}; mend its kwargs")
 
 
 def _info_sample(pool: Any) -> dict[str, Any]:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
-from penstock_producers.contained import CONTAINED
+from penstock_producers.contained import CONTAINED, told
 from penstock_producers.envs.casting import cast
 from penstock_schemas.errors import EnvError
 from penstock_schemas.spaces import flatten, leaves, unflatten
@@ -177,6 +177,6 @@ def _text(value: Any) -> str:
 
 def _failure(call: str, step: int, error: BaseException) -> EnvError:
     return EnvError(
-        f"the env cannot be stepped again: {call}() raised {type(error).__name__}: {error} at step {step}; mend the "
+        f"the env cannot be stepped again: {call}() raised {told(error)} at step {step}; mend the "
         "environment, its own traceback comes with this error"
     )

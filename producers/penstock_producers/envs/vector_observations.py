@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from penstock_producers.contained import told
 from penstock_producers.envs.casting import cast
 from penstock_producers.spaces import batch_reader
 from penstock_schemas.errors import EnvError
@@ -137,7 +138,7 @@ class VectorObservations:
 
     def _other_structure(self, what: str, error: Exception) -> EnvError:
         return EnvError(
-            f"environment {self._name}: {what} is not of its space's structure: {type(error).__name__}: {error}; "
+            f"environment {self._name}: {what} is not of its space's structure: {told(error)}; "
             "mend the environment or its space"
         )
 

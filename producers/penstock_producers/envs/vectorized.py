@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv
 
-from penstock_producers.contained import CONTAINED
+from penstock_producers.contained import CONTAINED, told
 from penstock_producers.envs.canonical import CanonicalEnv
 from penstock_producers.envs.closing import close_vector_env
 from penstock_schemas.errors import EnvError, PenstockError
@@ -76,7 +76,7 @@ def _vectorized(
         raise
     except CONTAINED as error:
         raise EnvError(
-            f"environment {source.env!r} cannot be vectorized by {kind}: {type(error).__name__}: {error}; use lanes"
+            f"environment {source.env!r} cannot be vectorized by {kind}: {told(error)}; use lanes"
         ) from error
 
 

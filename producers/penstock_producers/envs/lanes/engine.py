@@ -175,7 +175,7 @@ class Engine:
                 raise self._recovery.failure
             if left <= 0.0:
                 return self._nothing()
-            left -= self._wait(left)
+            left -= self._workers.wait(left, self._recovery.next_due())
 
     def close(self) -> None:
         """Close the envs, and end the processes that step them, even those that no longer answer."""
@@ -267,14 +267,10 @@ class Engine:
 
     # From the lanes.
 
-    def _wait(self, longest: float) -> float:
-        """Wait until a worker sends something or is late, or an env is due; answer for how long."""
-        return self._workers.wait(longest, self._recovery.next_due())
-
     def _settle(self) -> None:
         """Wait for all workers that run an order; none runs longer than its deadline."""
         while self._workers.busy:
-            self._wait(self._containment.step_timeout)
+            self._workers.wait(self._containment.step_timeout)
 
     def _has_answer(self) -> bool:
         if self._lockstep and self._workers.busy:

@@ -237,7 +237,7 @@ class Lanes(Engine):
                 raise EnvError(f"environment {self._name}: env {env}: render() raised {told(error)}") from error
             return frame
         while lane.state is State.BUSY:
-            self._wait(self._containment.step_timeout)
+            self._workers.wait(self._containment.step_timeout)
         if lane.state is not State.IDLE:
             return None
         try:

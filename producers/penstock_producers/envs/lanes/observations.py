@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from penstock_producers.contained import told
 from penstock_producers.envs.casting import cast
 from penstock_producers.envs.lanes.containment import OBSERVATION, Fault
 from penstock_schemas.spaces import Box, Dict, Text, Tuple, leaves
@@ -52,7 +53,7 @@ class Observations:
         try:
             parts = list(_part(self._space, observations))
         except (TypeError, KeyError, IndexError, ValueError) as error:
-            detail = f"its structure is not the space's: {type(error).__name__}: {error}"
+            detail = f"its structure is not the space's: {told(error)}"
             raise Fault(OBSERVATION, detail) from None
         for column, values in zip(self._columns, parts, strict=True):
             column.put(start, values)

@@ -22,6 +22,7 @@ from penstock_producers.envs.lanes.probe import probe
 from penstock_producers.envs.lanes.wire import Channel, read_order, write_result
 from penstock_producers.envs.seeds import seeds_from_json
 from penstock_producers.envs.source import EnvSource
+from penstock_schemas.errors import PenstockError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -56,7 +57,7 @@ def work(settings: Mapping[str, Any], channel: Channel, memory: int) -> None:
                 spaces = probe(envs[0], settings["infos"], seed=seeds.episode(indices[0], 0), name=repr(source.env))  # type: ignore[arg-type]  # all are made
                 hello = {"spaces": spaces.to_json()}
             except CONTAINED as error:
-                hello = {"error": f"{error}", "type": type(error).__name__}
+                hello = {"error": _reason(error), "type": type(error).__name__}
         channel.send(hello)
         attached, _ = _receive(channel)
         if "close" in attached:
@@ -90,6 +91,11 @@ def _receive(channel: Channel) -> Message:
     if message is None:
         raise TypeError("a worker's socket blocks")
     return message
+
+
+def _reason(error: BaseException) -> str:
+    # What is Penstock's own says all that is to be known.
+    return str(error) if isinstance(error, PenstockError) else told(error)
 
 
 def _render(lane: Lane, place: int) -> tuple[Mapping[str, Any], bytes]:

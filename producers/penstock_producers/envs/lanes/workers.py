@@ -65,7 +65,7 @@ class Workers:
                 self.lose(lane, lane.hung())
         return bool(events)
 
-    def wait(self, longest: float, due: float | None) -> float:
+    def wait(self, longest: float, due: float | None = None) -> float:
         """Wait until a worker sends something or is late, or until it is `due`; answer for how long."""
         before = self._clock()
         until = min([before + longest, *(lane.deadline for lane in self.lanes)])
