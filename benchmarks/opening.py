@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import time
-from dataclasses import replace
+from dataclasses import fields, replace
 from typing import TYPE_CHECKING
 
 from benchmarks.figure import Figure, paired
@@ -95,7 +95,7 @@ def _entry(partition: int, number: int) -> SegmentEntry:
 
 
 def _commit(partition: int, number: int, added: SegmentEntry | None = None, removed: tuple[str, ...] = ()) -> Commit:
-    envs = Envs(*([at + number for at in range(_ENVS)] for _ in range(4)))
+    envs = Envs(*([at + number for at in range(_ENVS)] for _ in fields(Envs)))
     return Commit(
         partition=partition,
         number=number,
