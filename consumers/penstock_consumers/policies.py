@@ -24,7 +24,7 @@ from penstock_consumers.store import layout, manifest
 from penstock_consumers.store.bucket import create_once, open_bucket
 from penstock_schemas.connectors.pipeline import PREFIX
 from penstock_schemas.errors import LogUnavailableError, PolicyError, PolicyRejectedError, StoreMismatchError
-from penstock_schemas.policies import KEY, PolicyRecord, decode_announcement, encode_policy
+from penstock_schemas.policies import KEY, PolicyRecord, decode_announcement, encode_policy, object_name
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -179,7 +179,7 @@ def newest_kept(bucket: Bucket) -> PolicyRecord | None:
     # A listing may lag behind; asking for an object does not.
     version = max(names, default=0) + 1
     while (claim := _claim(bucket, version)) is not None:
-        name = layout.policy_weights(version, str(claim.get("digest")))
+        name = layout.POLICIES + object_name(version, str(claim.get("digest")))
         if layout.is_weights(name):  # no claim chooses another object
             names[version] = name
         version += 1

@@ -54,7 +54,7 @@ class PolicyRecord:
     @property
     def object_name(self) -> str:
         """The name under which a store keeps this version, in its `FOLDER`."""
-        return _object_name(self.version, self.digest)
+        return object_name(self.version, self.digest.hex())
 
     def to_safetensors(self) -> bytes:
         """The weights as a safetensors file, the version and the settings in its metadata."""
@@ -88,7 +88,7 @@ class Announcement:
     @property
     def object_name(self) -> str:
         """The name under which a store keeps this version, in its `FOLDER`."""
-        return _object_name(self.version, self.digest)
+        return object_name(self.version, self.digest.hex())
 
     def policy(self, data: bytes) -> PolicyRecord:
         """Read the weights; raises `PolicyRejectedError` unless they are those that were announced."""
@@ -164,8 +164,9 @@ def decode_policy(record: Record) -> PolicyRecord:
     return announced.policy(announced.inline)
 
 
-def _object_name(version: int, of: bytes) -> str:
-    return f"{version:012d}-{of.hex()}.safetensors"
+def object_name(version: int, digest: str) -> str:
+    """The name under which a store keeps a version of this digest, in hex, in its `FOLDER`."""
+    return f"{version:012d}-{digest}.safetensors"
 
 
 def _check_object(header: bytes, announced: Announcement) -> None:

@@ -10,7 +10,7 @@ import numpy as np
 
 from penstock_consumers.store import layout
 from penstock_schemas.errors import CorruptStoreError, PolicyRejectedError, StoreError
-from penstock_schemas.policies import Announcement, PolicyRecord
+from penstock_schemas.policies import PolicyRecord, object_name
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -39,7 +39,7 @@ class Versions:
 
         Raises `StoreError` where the store does not have it, `CorruptStoreError` where it is not what acted.
         """
-        name = layout.POLICIES + Announcement(version, digest, {}, None).object_name
+        name = layout.POLICIES + object_name(version, digest.hex())
         try:
             data = self._bucket.read(name)
         except FileNotFoundError as error:

@@ -77,11 +77,6 @@ def policy_claim(version: int) -> str:
     return f"{POLICIES}{version:012d}.json"
 
 
-def policy_weights(version: int, digest: str) -> str:
-    """The name of the weights of a version of the policy."""
-    return f"{POLICIES}{version:012d}-{digest}.safetensors"
-
-
 def policy_version(name: str) -> int | None:
     """The version in the name of a policy's weights, or of the claim on it; None where the name is neither."""
     found = _POLICY.fullmatch(name)
