@@ -1,4 +1,4 @@
-"""What the code of others may raise: envs, wrappers, callbacks."""
+"""What the code of others may raise: envs, wrappers, callbacks, policies."""
 
 from __future__ import annotations
 

@@ -81,7 +81,7 @@ def _make(described: Mapping[str, Any]) -> Callbacks:
     try:
         factory = getattr(import_module(module), attribute)
     except CONTAINED as error:
-        raise SettingsError(f"callback {name!r}: it cannot be imported: {type(error).__name__}: {error}") from error
+        raise SettingsError(f"callback {name!r}: it cannot be imported: {told(error)}") from error
     try:
         made = factory(**arguments)
     except CONTAINED as error:

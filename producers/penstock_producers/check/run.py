@@ -134,25 +134,15 @@ class _Check:
             judge_by_itself(i, life, space, findings)
         if Rule.API in findings:
             return
-        self._repeat(mode, played.lives, space, findings, rule=Rule.SEEDING, ignored_seed=self._seed)
-        if played.ignored and Rule.SEEDING not in findings:
-            others = self._seed + self._num_envs
-            self._repeat(mode, played.lives, space, findings, rule=Rule.RESET_ROW, ignored_seed=others)
-
-    def _repeat(
-        self,
-        mode: Mode,
-        lives: list[list[Episode]],
-        space: Space,
-        findings: Findings,
-        *,
-        rule: Rule,
-        ignored_seed: int,
-    ) -> None:
-        again, _ = self._play(mode, Findings(), ignored_seed)
-        run = "a second run" if ignored_seed == self._seed else "a run that sends other actions to resets"
-        for i, (life, other) in enumerate(zip(lives, again.lives, strict=False)):
-            judge_repetition(i, life, other, space, findings, rule=rule, run=run)
+        runs = [(Rule.SEEDING, self._seed, "a second run")]
+        if played.ignored:
+            runs.append((Rule.RESET_ROW, self._seed + self._num_envs, "a run that sends other actions to resets"))
+        for rule, ignored_seed, run in runs:
+            again, _ = self._play(mode, Findings(), ignored_seed)
+            for i, (life, other) in enumerate(zip(played.lives, again.lives, strict=False)):
+                judge_repetition(i, life, other, space, findings, rule=rule, run=run)
+            if rule in findings:
+                return
 
     def _play(self, mode: Mode, findings: Findings, ignored_seed: int) -> tuple[Played, tuple[Space, Space] | None]:
         try:

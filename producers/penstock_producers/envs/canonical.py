@@ -238,8 +238,9 @@ class CanonicalEnv:
             # Each time, for a reset of all may look like one of some where another stands at its beginning; of one of
             # them in turn, for all would be much to compare.
             self._looked_at += 1
-            one = others[self._looked_at % len(others)]
-            if not same_rows(*(tuple(leaf[one : one + 1] for leaf in leaves) for leaves in (before, after))).all():
+            one = int(others[self._looked_at % len(others)])
+            row = slice(one, one + 1)
+            if not same_rows(tuple(leaf[row] for leaf in before), tuple(leaf[row] for leaf in after)).all():
                 raise EnvError(
                     f"environment {self._name}: autoreset mode DISABLED, but its reset() ignores "
                     f"options['reset_mask']: env {one} changed though only {np.flatnonzero(done).tolist()} were to be "

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import gymnasium
 from gymnasium.envs.registration import EnvSpec, find_highest_version, get_env_id, parse_env_id
 
+from penstock_producers.contained import told
 from penstock_schemas.errors import EnvError
 
 if TYPE_CHECKING:
@@ -42,8 +43,7 @@ def import_module(name: str, subject: str) -> ModuleType:
         return importlib.import_module(name)
     except Exception as error:
         raise EnvError(
-            f"{subject}: module {name!r} cannot be imported: {type(error).__name__}: {error}; "
-            "install it, or put its folder on PYTHONPATH"
+            f"{subject}: module {name!r} cannot be imported: {told(error)}; install it, or put its folder on PYTHONPATH"
         ) from error
 
 

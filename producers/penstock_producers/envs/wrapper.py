@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import gymnasium
 from gymnasium import wrappers
 
+from penstock_producers.contained import told
 from penstock_producers.envs.names import import_module
 from penstock_schemas.errors import EnvError
 
@@ -76,4 +77,4 @@ def _gymnasiums(name: str, subject: str) -> Callable[..., Any]:
     try:
         return getattr(wrappers, name)  # type: ignore[no-any-return]  # a class
     except Exception as error:  # imported only now, with what it alone needs
-        raise EnvError(f"{subject} cannot be imported: {type(error).__name__}: {error}; install it") from error
+        raise EnvError(f"{subject} cannot be imported: {told(error)}; install it") from error

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 import torch
 
+from penstock_producers.contained import told
 from penstock_producers.policy.behaviour import Behaviour
 from penstock_producers.policy.distributions import distribution_for
 from penstock_producers.policy.inputs import flat, structured
@@ -162,8 +163,7 @@ def _seeded(name: str, arguments: Mapping[str, Any], make: Callable[[], Any]) ->
     except PenstockError:
         raise
     except Exception as error:
-        told = f"{type(error).__name__}: {error}"
-        raise PolicyError(f"policy {name!r}: it cannot be made with {dict(arguments)}: {told}") from error
+        raise PolicyError(f"policy {name!r}: it cannot be made with {dict(arguments)}: {told(error)}") from error
 
 
 def _factory(name: str) -> Callable[..., Any]:
@@ -174,7 +174,7 @@ def _factory(name: str) -> Callable[..., Any]:
     try:
         factory: Callable[..., Any] = getattr(import_module(module), attribute)
     except Exception as error:
-        raise PolicyError(f"policy {name!r}: it cannot be imported: {type(error).__name__}: {error}") from error
+        raise PolicyError(f"policy {name!r}: it cannot be imported: {told(error)}") from error
     return factory
 
 
