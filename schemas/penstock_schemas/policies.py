@@ -152,18 +152,6 @@ def decode_announcement(record: Record) -> Announcement:
     return read
 
 
-def decode_policy(record: Record) -> PolicyRecord:
-    """Read a version whose weights travel inline.
-
-    Raises `PolicyRejectedError` unless its digest is that of its own weights and settings, and where its weights lie in
-    the store.
-    """
-    announced = decode_announcement(record)
-    if announced.inline is None:
-        raise PolicyRejectedError("elsewhere", f"policy version {announced.version}: its weights lie in the store")
-    return announced.policy(announced.inline)
-
-
 def object_name(version: int, digest: str) -> str:
     """The name under which a store keeps a version of this digest, in hex, in its `FOLDER`."""
     return f"{version:012d}-{digest}.safetensors"

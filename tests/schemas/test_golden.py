@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from penstock_schemas.messages import Kind, Message, decode
-from penstock_schemas.policies import decode_policy
+from tests.schemas.announced import policy_in
 from tests.schemas.regenerate_golden import (
     BATCH,
     FOLDER,
@@ -151,7 +151,7 @@ def test_the_tick_reads() -> None:
 
 
 def test_the_policy_reads() -> None:
-    policy = decode_policy(read("policy"))
+    policy = policy_in(read("policy"))
     assert (policy.version, policy.settings, policy.digest) == (12, {"epsilon": 0.125}, POLICY.digest)
     assert policy.weights.keys() == {"a", "b"}
     assert np.array_equal(policy.weights["a"], np.array([[0, 1], [2, 3]], np.int64))

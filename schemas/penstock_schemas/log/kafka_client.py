@@ -99,7 +99,7 @@ class Connection:
 
     def error(self, error: Exception, doing: str) -> PenstockError:
         """Return what an error of kafka-python means here."""
-        what = f"cannot {doing}: {type(error).__name__}: {error}"
+        what = f"cannot {doing}: {error!r}"
         if isinstance(error, _TOO_LARGE):
             return TooLargeError(f"{what}; send smaller records or raise max.message.bytes of the topic")
         if isinstance(error, _TOPIC):
