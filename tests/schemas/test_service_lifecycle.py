@@ -39,7 +39,10 @@ def logs(settings, stop):
     logging.getLogger("penstock.a").info("one\\n2026-01-01T00:00:00.000Z INFO producer forged: two")
     logging.getLogger("penstock.a").debug("detail")
     logging.getLogger("kafka.conn").info("connected")
-    logging.getLogger("kafka.conn").warning("gone")
+    logging.getLogger("kafka.loop").warning("slow")
+    logging.getLogger("kafka.conn").error("gone")
+    logging.getLogger("kafka.conn").error("gone again")
+    logging.getLogger("kafka.conn").critical("refused")
     logging.getLogger("kafka.conn").debug("the password")
 
 def raises(error):
@@ -162,18 +165,20 @@ def test_a_bug_keeps_its_traceback(start: Start) -> None:
 def test_a_record_is_one_line_with_time_level_component_and_logger(start: Start) -> None:
     status, _, err = finish(start("logs", "--stream=s"))
     assert status == 0
-    first, second = err.splitlines()
+    first, second, third = err.splitlines()
     time = r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z"
     assert re.fullmatch(rf"{time} INFO producer penstock\.a: one\\n2026\S+ INFO producer forged: two", first)
-    assert re.fullmatch(rf"{time} WARNING producer kafka\.conn: gone", second)
+    assert re.fullmatch(rf"{time} ERROR producer kafka\.conn: gone", second)
+    assert re.fullmatch(rf"{time} CRITICAL producer kafka\.conn: refused", third)
 
 
 def test_the_level_is_the_settings(start: Start) -> None:
-    assert finish(start("logs", "--stream=s", "--log-level=error"))[2] == ""
+    told, _ = finish(start("logs", "--stream=s", "--log-level=error"))[2].splitlines()
+    assert told.endswith("ERROR producer kafka.conn: gone")
     told = finish(start("logs", "--stream=s", "--log-level=debug"))[2]
     assert "DEBUG producer penstock.a: detail" in told
     # What the client tells at debug is its settings and requests, the password in them.
-    assert "connected" in told
+    assert all(each in told for each in ("connected", "slow", "gone again"))
     assert "the password" not in told
 
 

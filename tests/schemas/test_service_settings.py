@@ -58,6 +58,17 @@ def test_later_sources_win_over_earlier_ones(tmp_path: Path, monkeypatch: pytest
     assert settings.metrics_port == 0
 
 
+def test_of_two_mappings_the_later_one_wins_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = tmp_path / "penstock.toml"
+    file.write_text('stream = "s"\nenv_kwargs = {file = 1, nested = {file = 1}}\n')
+    argv = ["--config", str(file)]
+    assert load(Settings, argv).env_kwargs == {"file": 1, "nested": {"file": 1}}
+    monkeypatch.setenv("PENSTOCK_ENV_KWARGS", '{"nested": {"variable": 2}}')
+    assert load(Settings, argv).env_kwargs == {"nested": {"variable": 2}}
+    assert load(Settings, [*argv, "--env-kwargs", '{"flag": 3}']).env_kwargs == {"flag": 3}
+    assert load(Settings, [*argv, "--env-kwargs", "{}"]).env_kwargs == {}
+
+
 def test_the_environment_names_the_file_and_a_flag_names_another(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

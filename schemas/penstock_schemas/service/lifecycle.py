@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import os
 import signal
 import sys
@@ -22,6 +23,8 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 S = TypeVar("S", bound=ServiceSettings)
+
+_SELDOM_SECONDS = 60.0
 
 
 def run_service(
@@ -82,10 +85,25 @@ def configure_logging(component: str, level: str) -> None:
     handler = logging.StreamHandler()
     handler.setFormatter(_LineFormatter(component))
     logging.basicConfig(level=level.upper(), handlers=[handler], force=True)
-    # At info the client tells every connection, of which what matters is in metrics and health; at debug its settings
-    # and requests, with the password in them.
-    kafka = {"info": logging.WARNING, "debug": logging.INFO}.get(level, logging.NOTSET)
-    logging.getLogger("kafka").setLevel(kafka)
+    # The client warns of its own loops, and tells every connection at info, of which what matters is in metrics and
+    # health; at debug its settings and requests, with the password in them.
+    logging.getLogger("kafka").setLevel(logging.INFO if level == "debug" else logging.ERROR)
+    if level != "debug":
+        handler.addFilter(_SeldomFromKafka("kafka"))
+
+
+class _SeldomFromKafka(logging.Filter):
+    """Lets one record of the client pass a minute, for of an outage it tells many a second; all others pass."""
+
+    _next = -math.inf
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        if super().filter(record) and record.levelno < logging.CRITICAL:
+            now = time.monotonic()
+            if now < self._next:
+                return False
+            self._next = now + _SELDOM_SECONDS
+        return True
 
 
 class _LineFormatter(logging.Formatter):

@@ -23,7 +23,7 @@ from pydantic_settings import (
 from penstock_schemas.errors import SettingsError
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from pydantic_core import ErrorDetails
 
@@ -157,7 +157,7 @@ class ServiceSettings(BaseSettings):
             init_settings,
             # Empty is unset, as compose files and charts write it. Unknown variables are left alone: the
             # processes share an environment, and Kubernetes adds variables that are named after services.
-            EnvSettingsSource(settings_cls, env_ignore_empty=True),
+            _Environment(settings_cls, env_ignore_empty=True),
             InitSettingsSource(settings_cls, {"bootstrap_servers": servers} if servers else {}),
             _ConfigFile(settings_cls),
         )
@@ -213,6 +213,13 @@ def _parse_refusal(error: pydantic_settings.SettingsError) -> str:
     return f"unknown: {', '.join(flags or words.split())}; --help lists the flags"
 
 
+class _Environment(EnvSettingsSource):
+    """Settings from the environment that the flags do not give."""
+
+    def __call__(self) -> dict[str, Any]:
+        return _besides(self.current_state, super().__call__())
+
+
 class _ConfigFile(TomlConfigSettingsSource):
     """Settings from the file that the sources before this one name."""
 
@@ -229,7 +236,12 @@ class _ConfigFile(TomlConfigSettingsSource):
             raise SettingsError(f"--config {path}: cannot be read as TOML: {error}") from error
         if "config" in settings:
             raise SettingsError(f"--config {path}: a file names no other file, take its config away")
-        return settings
+        return _besides(self.current_state, settings)
+
+
+def _besides(given: Mapping[str, Any], settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Leave out what is given already: pydantic-settings would merge two mappings, key by key."""
+    return {name: value for name, value in settings.items() if name not in given}
 
 
 def _read_secret(path: Path) -> str:
