@@ -203,6 +203,69 @@ def test_a_number_that_is_off_is_found(
     assert run(["recompute", str(tmp_path), "--tolerance", "0.5"]) == 0
 
 
+@pytest.mark.parametrize(("name", "exploration"), [("log_prob", ON), ("parameters", OFF)])
+def test_a_number_that_is_gone_is_found(tmp_path: Path, name: str, exploration: Exploration) -> None:
+    def tamper(batch: pa.RecordBatch) -> pa.RecordBatch:
+        place = batch.schema.get_field_index(name)
+        rows = [[None] * len(values) for values in batch.column(name).to_pylist()]
+        return batch.set_column(place, batch.schema.field(name), pa.array(rows, batch.column(name).type))
+
+    rolled(tmp_path, action="box", behaviour={"parameters": True}, exploration=[exploration], tamper=tamper)
+    report = recomputed(tmp_path)
+    assert (report.status, report.columns[name].largest) == (1, np.inf)
+    assert report.columns[name].compared == report.steps
+
+
+@pytest.mark.parametrize(("policy", "action"), [("actor-critic", "box"), ("recurrent", "nested")])
+def test_an_action_that_was_not_the_best_is_found(tmp_path: Path, policy: str, action: str) -> None:
+    """Where nothing was drawn; a density would not tell."""
+    name = {"box": "action", "nested": "action.go"}[action]
+
+    def tamper(batch: pa.RecordBatch) -> pa.RecordBatch:
+        place = batch.schema.get_field_index(name)
+        rows = batch.column(name).to_pylist()
+        rows[0][0] = 1 - rows[0][0] if action == "nested" else [rows[0][0][0] + 0.01, *rows[0][0][1:]]
+        return batch.set_column(place, batch.schema.field(name), pa.array(rows, batch.column(name).type))
+
+    rolled(tmp_path / "whole", policy, action=action, exploration=[ON, OFF])
+    report = recomputed(tmp_path / "whole")
+    assert report.same
+    assert 0 < report.columns[name].compared < report.steps
+    rolled(tmp_path / "altered", policy, action=action, exploration=[OFF], tamper=tamper)
+    report = recomputed(tmp_path / "altered")
+    assert {name for name, column in report.columns.items() if column.largest > 1e-5} == {name}
+
+
+def narrow(weights: dict[str, Any]) -> dict[str, Any]:
+    return {name: np.full_like(value, -7) if name.endswith("log_std") else value for name, value in weights.items()}
+
+
+def steep(weights: dict[str, Any]) -> dict[str, Any]:
+    return {name: np.float32(300) * value if name.startswith("head.") else value for name, value in weights.items()}
+
+
+@pytest.mark.parametrize(("alter", "action"), [(narrow, "box"), (steep, "discrete")])
+def test_roundings_count_by_what_they_come_to(tmp_path: Path, alter: Any, action: str) -> None:
+    """A narrow density multiplies them; and small numbers come of large ones. What is altered is found still."""
+    rolled(tmp_path / "whole", action=action, num_envs=8, alter=alter)
+    assert recomputed(tmp_path / "whole").same
+    batches = 0
+
+    def tamper(batch: pa.RecordBatch) -> pa.RecordBatch:
+        nonlocal batches
+        batches += 1
+        if batches != 10:
+            return batch
+        place = batch.schema.get_field_index("action")
+        rows = batch.column("action").to_pylist()
+        rows[0][0] = 5 - rows[0][0] if action == "discrete" else [0.01 + drawn for drawn in rows[0][0]]
+        return batch.set_column(place, batch.schema.field(place), pa.array(rows, batch.column("action").type))
+
+    rolled(tmp_path / "altered", action=action, num_envs=8, alter=alter, tamper=tamper)
+    report = recomputed(tmp_path / "altered")
+    assert {name for name, column in report.columns.items() if column.largest > 1e-5} == {"log_prob"}
+
+
 def test_the_command_tells_what_it_found(recurrent: Path, capsys: pytest.CaptureFixture[str]) -> None:
     replay = Replay.open(recurrent)
     assert run(["recompute", str(recurrent)]) == 0
@@ -334,10 +397,16 @@ def test_what_the_command_cannot_do_it_says(
 def test_differences_are_shares_of_what_is_large() -> None:
     report = Report(1e-5)
     ids, places = ["a", "b"], np.array([0, 0, 1, 1])
-    recorded = np.array([1e6, -np.inf, np.nan, 0.5], np.float32)
-    report.compare("x", recorded, np.array([1e6 + 1, -np.inf, np.nan, 0.5], np.float32), places, ids)
-    assert (report.columns["x"].compared, report.columns["x"].episode, report.same) == (4, "a", True)
-    report.compare("x", recorded, np.array([1e6, -np.inf, 0.0, 0.5], np.float32), places, ids)
+    recorded = np.array([1e5, -np.inf, np.nan, 0.5], np.float32)
+    report.compare("x", recorded, np.array([1e5, -np.inf, np.nan, 0.0], np.float32), places, ids)
+    assert (report.columns["x"].compared, report.columns["x"].episode, report.same) == (4, "b", True)
+    # What stands for an infinity makes nothing else small, nor does a number that was recorded.
+    for large in (np.float32(-1e9), np.float32(-np.inf)):
+        beside = Report(1e-5)
+        beside.compare("x", np.array([large, 0.5]), np.array([large, 0.0]), places[:2], ids)
+        beside.compare("x", np.array([1e9, 0.5]), np.array([1e9, 0.0]), places[:2], ids)
+        assert beside.largest == 0.5
+    report.compare("x", recorded, np.array([1e5, -np.inf, 0.0, 0.5], np.float32), places, ids)
     assert (report.largest, report.worst, report.status) == (np.inf, "b", 1)
     assert report.to_json()["largest"] == "inf"
     masked = np.ma.MaskedArray(recorded, mask=[True, False, True, True])

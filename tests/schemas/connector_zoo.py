@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -34,6 +35,21 @@ class Speed:
         with np.errstate(all="ignore"):
             moved = (window[:, -1] - window[:, 0]).astype(np.float32) * seen.parameters["factor"]
             return (np.concatenate([window[:, -1], moved], axis=1, dtype=np.float32, casting="unsafe"),)
+
+
+class Reckoning(Plain):
+    """Appends what comes of the action before by arithmetic, which a narrower dtype would not hold."""
+
+    def __init__(self, observation: Space, action: Space) -> None:
+        assert isinstance(observation, Box)
+        (width,) = observation.shape
+        size = sum(prod(leaf.space.shape) for leaf in leaves(action))
+        self.space: Space = Box((width + size,), FLOAT32)
+
+    def __call__(self, seen: Seen) -> Leaves:
+        reckoned = [(100 + values).reshape(len(values), -1) * 100 for values in seen.action]
+        with np.errstate(all="ignore"):
+            return (np.concatenate([seen.observation[0], *reckoned], axis=1, dtype=np.float32, casting="unsafe"),)
 
 
 class Scaled(Plain):

@@ -8,7 +8,7 @@ import numpy as np
 
 from penstock_consumers.recompute.batch import batch_of
 from penstock_consumers.recompute.borders import Borders
-from penstock_consumers.recompute.report import Report
+from penstock_consumers.recompute.report import Report, largest
 from penstock_consumers.recompute.spans import Spans, continued, step_bytes
 from penstock_schemas.columns import ranges
 from penstock_schemas.connectors import make_pipeline
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from penstock_consumers.recompute.stretches import Acted
     from penstock_consumers.replay.episodes import Episode
     from penstock_consumers.replay.versions import Versions
+    from penstock_schemas.columns import Column
     from penstock_schemas.policies import PolicyRecord
     from penstock_schemas.spaces import Leaves
     from penstock_schemas.stream import StreamSpec
@@ -31,7 +32,9 @@ if TYPE_CHECKING:
 # What is at hand at a time, and how much of it one episode gives at most.
 _BATCH_BYTES = 128 << 20
 _SPAN_BYTES = 32 << 20
-_FINAL = "final_value"
+_FINAL, _LOG_PROB = "final_value", "log_prob"
+# How far two ways to compute the same parameters are apart, as a share of the largest; and how often that is tried.
+_ROUNDING, _TRIES = 1e-6, 8
 
 
 class Answers(Protocol):
@@ -40,6 +43,21 @@ class Answers(Protocol):
     @property
     def extras(self) -> dict[str, NDArray[Any]]:
         """By name, (S, *shape)."""
+        ...
+
+    @property
+    def absent(self) -> frozenset[str]:
+        """Which of the extras may be null."""
+        ...
+
+    @property
+    def parameters(self) -> NDArray[Any]:
+        """(S, k), of what the actions were drawn from."""
+        ...
+
+    @property
+    def action(self) -> Leaves:
+        """(S, *shape) what is chosen where exploration is OFF; else none."""
         ...
 
     @property
@@ -76,6 +94,10 @@ class Recomputer(Protocol):
         """Compute again what was recorded of C chunks of S steps in all, end to end."""
         ...
 
+    def log_prob(self, parameters: NDArray[Any], action: Leaves) -> NDArray[Any]:
+        """Give the log-probabilities (S,) of actions that were drawn from parameters (S, k)."""
+        ...
+
 
 def recompute(
     episodes: Iterable[Episode],
@@ -88,8 +110,9 @@ def recompute(
 ) -> Report:
     """Compute again what the policy recorded of episodes, and compare.
 
-    What is compared: the extras "log_prob", "value", "parameters" and "final_value", as far as they are recorded, and
-    the recurrent state with which each chunk begins: zeros behind a reset, else what is computed of the chunk before.
+    What is compared: the extras "log_prob", "value", "parameters" and "final_value", as far as they are recorded or the
+    policy has them, the actions where exploration is OFF, and the recurrent state with which each chunk begins: zeros
+    behind a reset, else what is computed of the chunk before.
 
     Args:
         episodes: the parts of one that was cut may come in any order; where there are connectors, to look back, one is
@@ -235,10 +258,47 @@ class _Check:
         length, span = batch.length[chunks], batch.span[chunks]
         step = ranges(batch.step[chunks], length)
         for name, computed in answers.extras.items():
-            report.compare(name, batch.extras[name][step], computed, np.repeat(span, length), ids)
+            recorded = batch.extras[name][step]
+            if name not in answers.absent:
+                # Then a null is a number that is gone, which equals none.
+                recorded = np.ma.filled(recorded, np.nan)
+            scale = self._sensitivity(batch, step, answers) if name == _LOG_PROB else None
+            report.compare(name, recorded, computed, np.repeat(span, length), ids, scale)
+        for column, leaf, best in zip(self._spec.action_columns, batch.action, answers.action, strict=False):
+            self._compare_best(column, leaf[step], best, np.repeat(span, length), ids)
         if answers.final is not None:
             ended = batch.ended[chunks]
             last = (batch.step[chunks] + length - 1)[ended]
             report.compare(_FINAL, batch.extras[_FINAL][last], answers.final, span[ended], ids)
         report.steps += len(step)
         report.chunks += len(chunks)
+
+    def _compare_best(
+        self,
+        column: Column,
+        recorded: NDArray[Any],
+        best: NDArray[Any],
+        episodes: NDArray[np.intp],
+        ids: list[str],
+    ) -> None:
+        if column.dtype.kind != "f":
+            # One choice is as far from another as any.
+            other = recorded != best
+            self._report.compare(column.name, other, np.zeros_like(other), episodes, ids)
+            return
+        # What is recorded may be coarser than what the policy computes in.
+        coarse = float(np.finfo(column.dtype).eps / np.finfo(np.float32).eps)
+        scale = np.full(len(best), coarse * max(1.0, largest(best)))
+        self._report.compare(column.name, recorded, best, episodes, ids, scale)
+
+    def _sensitivity(self, batch: Batch, step: NDArray[np.int64], answers: Answers) -> NDArray[np.float64]:
+        """By how many times the share by which parameters are off the log-probabilities are, shape (S,)."""
+        parameters, action = answers.parameters, tuple(leaf[step] for leaf in batch.action)
+        rounding, rng = _ROUNDING * max(1.0, largest(parameters)), np.random.default_rng(0)
+        moved = np.zeros(len(step))
+        for _ in range(_TRIES):
+            apart = rounding * rng.standard_normal(parameters.shape, np.float32)
+            with np.errstate(all="ignore"):
+                off = self._recomputer.log_prob(parameters + apart, action) - answers.extras[_LOG_PROB]
+                moved += np.square(off, dtype=np.float64)
+        return np.sqrt(np.nan_to_num(moved, posinf=0.0) / _TRIES) / _ROUNDING

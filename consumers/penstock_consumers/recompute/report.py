@@ -12,6 +12,10 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 
+# Farther from 0 than what a network answers of itself, and nearer than what it masks choices with.
+_FAR = 1e6
+
+
 @dataclass
 class Column:
     """One recorded column: how many items were compared, and how far the farthest was off, in which episode."""
@@ -25,8 +29,9 @@ class Column:
 class Report:
     """What was computed again, and how far it was off.
 
-    A difference is absolute where the recorded number is at most 1, else a share of it. Equal infinities do not differ,
-    and a NaN that was recorded is one that is computed.
+    A difference is a share of the largest number that was computed beside it, or of the recorded one where that is
+    larger; absolute where both are at most 1. Equal infinities do not differ, and a NaN that was recorded is one that
+    is computed.
     """
 
     tolerance: float
@@ -71,14 +76,17 @@ class Report:
         computed: NDArray[Any],
         episodes: NDArray[np.intp],
         ids: list[str],
+        scale: NDArray[Any] | None = None,
     ) -> None:
         """Compare items, shape (n, *item), the first axis being of the episodes of these places among `ids`.
 
-        Items that are masked were not recorded.
+        Items that are masked were not recorded. `scale`, shape (n,), is what differences are shares of, instead of the
+        largest number.
         """
         column = self.columns.setdefault(name, Column())
         there = present(recorded)
-        off = _differences(np.ma.getdata(recorded)[there], computed[there])
+        scale = np.full(len(computed), largest(computed)) if scale is None else scale
+        off = _differences(np.ma.getdata(recorded)[there], computed[there], scale[there])
         column.compared += len(off)
         if len(off) and (most := float(off.max())) > column.largest:
             column.largest, column.episode = most, ids[int(episodes[there][int(off.argmax())])]
@@ -103,6 +111,12 @@ def format_report(report: Report) -> str:
     return "\n".join([*lines, _verdict(report)])
 
 
+def largest(computed: NDArray[Any]) -> float:
+    """The largest magnitude among numbers, those aside that stand for an infinity; 0 where there are none."""
+    sizes = np.abs(computed)
+    return float(sizes.max(where=sizes < _FAR, initial=0.0))
+
+
 def present(values: NDArray[Any]) -> NDArray[np.bool_]:
     """Which items, shape (n, *item), are not masked, shape (n,)."""
     mask = np.ma.getmaskarray(values)
@@ -116,16 +130,16 @@ def _verdict(report: Report) -> str:
     return within if report.whole else f"{within}, BUT {report.lost.total():,} CHUNKS COULD NOT BE COMPUTED AGAIN"
 
 
-def _differences(recorded: NDArray[Any], computed: NDArray[Any]) -> NDArray[np.float64]:
+def _differences(recorded: NDArray[Any], computed: NDArray[Any], scale: NDArray[Any]) -> NDArray[np.float64]:
     """The largest difference within each item, shape (n,)."""
     n = len(recorded)
     one, other = (np.asarray(of, np.float64).reshape(n, of.size // max(1, n)) for of in (recorded, computed))
     with np.errstate(invalid="ignore"):
-        off = np.abs(one - other) / np.maximum(1.0, np.abs(one))
+        off = np.abs(one - other) / np.maximum(np.maximum(1.0, scale)[:, np.newaxis], np.abs(one))
     off[(one == other) | (np.isnan(one) & np.isnan(other))] = 0.0
     off[np.isnan(off)] = np.inf
-    largest: NDArray[np.float64] = off.max(axis=1, initial=0.0)
-    return largest
+    most: NDArray[np.float64] = off.max(axis=1, initial=0.0)
+    return most
 
 
 def _finite(number: float) -> float | str:

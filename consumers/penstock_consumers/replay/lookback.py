@@ -76,9 +76,10 @@ def windows(snapshot: Snapshot, chains: Chains, wanted: Iterable[Wanted]) -> Win
     return Windows(*map(np.concatenate, zip(*(_windows(snapshot, chains, of) for of in wanted), strict=True)))
 
 
-def look(at: Windows, chains: Chains, reach: int) -> Looked:
-    """Look back from windows, as far as connectors of this reach do, but not beyond an episode's beginning."""
-    back = np.minimum(reach, at.place + at.before)
+def look(at: Windows, chains: Chains, lookback: int) -> Looked:
+    """Look back from windows, so many observations, but not beyond the first one of an episode that is there."""
+    # One more is there for its step alone, which led to the next.
+    back = np.minimum(lookback + 1, at.place + at.before)
     size = back + at.size
     of = np.repeat(np.arange(len(size)), size)
     place = ranges(at.place - back, size)
@@ -87,8 +88,7 @@ def look(at: Windows, chains: Chains, reach: int) -> Looked:
     if len(earlier):
         number[earlier], row[earlier], step[earlier] = chains.find(at.address[of[earlier]] + place[earlier])
     lead = np.maximum(at.place[of] - place, 0)
-    # The one farthest back is there for its step alone, which led to the next.
-    kept = np.flatnonzero(lead < reach)
+    kept = np.flatnonzero(lead <= lookback)
     first = np.searchsorted(kept, np.cumsum(size) - size)
     return Looked(
         first[of[kept]],

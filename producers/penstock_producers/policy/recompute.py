@@ -32,6 +32,12 @@ class Answers(NamedTuple):
 
     extras: dict[str, NDArray[Any]]
     """By the names of the policy's extras, (S, *shape): "log_prob", "value" and "parameters", as far as it has them."""
+    absent: frozenset[str]
+    """Those of the extras that the policy has no value for where it chooses so."""
+    parameters: NDArray[np.float32]
+    """(S, k), of what the actions were drawn from."""
+    action: Leaves
+    """(S, *shape) what is chosen where nothing is drawn; none but where exploration is OFF."""
     final: NDArray[Any] | None
     """(F,) the values of the observations that ended an episode; None where there were none to value."""
     state: tuple[NDArray[Any], ...]
@@ -116,8 +122,9 @@ class Recomputer:
             ended: which F chunks ended an episode, and the inputs (F, *shape) that came last.
         """
         policy = self._acting
+        policy.exploration = Exploration(exploration)
         seen = Inputs(*inputs, ())
-        acted, state = (_stepped if policy.states else _at_once)(policy, seen, Exploration(exploration), length, state)
+        acted, greedy, state = (_stepped if policy.states else _at_once)(policy, seen, length, state)
         names = {column.name for column in policy.extras}
         extras: dict[str, NDArray[Any]] = {}
         if "log_prob" in names:
@@ -131,20 +138,24 @@ class Recomputer:
         if policy.recording.final is not None and len(which):
             last_inputs = Inputs(*last, tuple(kept[which] for kept in state))
             final = np.concatenate([policy.value(_rows(last_inputs, some)) for some in _blocks(len(which))])
-        return Answers(extras, final, state)
+        return Answers(extras, policy.absent, acted.parameters, greedy[: len(action)], final, state)
+
+    def log_prob(self, parameters: NDArray[np.float32], action: Leaves) -> NDArray[np.float32]:
+        """Give the log-probabilities (S,) of actions that were drawn from parameters (S, k)."""
+        return self._acting.log_prob(parameters, action)
 
 
 def _at_once(
-    policy: Policy, inputs: Inputs, exploration: Exploration, length: NDArray[np.int64], state: tuple[NDArray[Any], ...]
-) -> tuple[Recomputed, tuple[NDArray[Any], ...]]:
+    policy: Policy, inputs: Inputs, length: NDArray[np.int64], state: tuple[NDArray[Any], ...]
+) -> tuple[Recomputed, Leaves, tuple[NDArray[Any], ...]]:
     """Answer all steps, which do not depend on each other."""
-    parts = [_own(policy.recompute(_rows(inputs, some), exploration)) for some in _blocks(int(length.sum()))]
-    return _joined(parts), state
+    parts = [_answered(policy, _rows(inputs, some)) for some in _blocks(int(length.sum()))]
+    return *_joined(parts), state
 
 
 def _stepped(
-    policy: Policy, inputs: Inputs, exploration: Exploration, length: NDArray[np.int64], state: tuple[NDArray[Any], ...]
-) -> tuple[Recomputed, tuple[NDArray[Any], ...]]:
+    policy: Policy, inputs: Inputs, length: NDArray[np.int64], state: tuple[NDArray[Any], ...]
+) -> tuple[Recomputed, Leaves, tuple[NDArray[Any], ...]]:
     """Answer the first step of all chunks, then the second of those that have one, and so on."""
     # The longest first: those that go on are the first few then.
     order = np.argsort(-length, kind="stable")
@@ -158,32 +169,39 @@ def _stepped(
         for some in _blocks(n):
             at = rows[some]
             before = tuple(kept[some] for kept in going)
-            part = policy.recompute(_rows(inputs, at)._replace(state=before), exploration)
-            for kept, after in zip(going, part.state, strict=True):
+            part = _answered(policy, _rows(inputs, at)._replace(state=before))
+            for kept, after in zip(going, part[0].state, strict=True):
                 kept[some] = after
-            parts.append(_own(part))
+            parts.append(part)
             places.append(at)
     back = np.argsort(np.concatenate(places))
-    acted = _joined(parts)
+    acted, greedy = _joined(parts)
     behind = tuple(np.empty_like(kept) for kept in going)
     for kept, sorted_ in zip(behind, going, strict=True):
         kept[order] = sorted_
-    return acted._replace(
+    in_order = acted._replace(
         parameters=acted.parameters[back], value=None if acted.value is None else acted.value[back]
-    ), behind
+    )
+    return in_order, tuple(leaf[back] for leaf in greedy), behind
 
 
-def _own(part: Recomputed) -> Recomputed:
-    # What a network answers may be its to overwrite when it is called again.
-    return part._replace(parameters=part.parameters.copy(), value=None if part.value is None else part.value.copy())
+def _answered(policy: Policy, inputs: Inputs) -> tuple[Recomputed, Leaves]:
+    """Answer some rows; with what `act` gives of them where nothing is drawn."""
+    # What a policy answers may be its to overwrite when it is called again.
+    drawn = policy.act(inputs).drawn if policy.exploration is Exploration.OFF else ()
+    greedy = tuple(leaf.copy() for leaf in drawn)
+    part = policy.recompute(inputs, policy.exploration)
+    value = None if part.value is None else part.value.copy()
+    return part._replace(parameters=part.parameters.copy(), value=value), greedy
 
 
-def _joined(parts: Sequence[Recomputed]) -> Recomputed:
-    values = [part.value for part in parts if part.value is not None]
-    return parts[0]._replace(
-        parameters=np.concatenate([part.parameters for part in parts]),
+def _joined(parts: Sequence[tuple[Recomputed, Leaves]]) -> tuple[Recomputed, Leaves]:
+    values = [part.value for part, _ in parts if part.value is not None]
+    joined = parts[0][0]._replace(
+        parameters=np.concatenate([part.parameters for part, _ in parts]),
         value=np.concatenate(values) if values else None,
     )
+    return joined, tuple(map(np.concatenate, zip(*(greedy for _, greedy in parts), strict=True)))
 
 
 def _rows(inputs: Inputs, rows: Any) -> Inputs:

@@ -28,6 +28,8 @@ class Cast(Plain):
         only: the names of the leaves; all that are numbers by default.
     """
 
+    recalls = False
+
     def __init__(
         self, observation: Space, action: Space, *, dtype: str = "float32", only: Sequence[str] | None = None
     ) -> None:

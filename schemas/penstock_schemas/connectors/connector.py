@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 class Seen(NamedTuple):
     """n observations on their way through connectors, each with what led to it.
 
-    The arrays are never to be written to.
+    The arrays are never to be written to; observations and actions are in the dtypes of their spaces.
     """
 
     observation: Leaves
@@ -66,6 +66,8 @@ class Plain:
     """What a connector has that looks at one observation at a time, and that versions bring nothing for."""
 
     lookback = 0
+    recalls = True
+    """Whether it looks at the age, the action or the reward: then it cannot be shown where these are not known."""
     parameters: Mapping[str, NDArray[Any]] = MappingProxyType({})
 
     def check(self, parameters: Mapping[str, NDArray[Any]]) -> None:

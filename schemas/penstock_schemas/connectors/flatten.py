@@ -27,6 +27,8 @@ class Flatten(Plain):
         action: the action space.
     """
 
+    recalls = False
+
     def __init__(self, observation: Space, action: Space) -> None:
         del action
         found = leaves(observation)

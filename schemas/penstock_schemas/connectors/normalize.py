@@ -36,6 +36,7 @@ class Normalize:
     """
 
     lookback = 0
+    recalls = False
 
     def __init__(
         self,

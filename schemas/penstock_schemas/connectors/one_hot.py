@@ -34,6 +34,8 @@ class OneHot(Plain):
         only: the names of the leaves; all Discrete and MultiDiscrete ones by default.
     """
 
+    recalls = False
+
     def __init__(self, observation: Space, action: Space, *, only: Sequence[str] | None = None) -> None:
         del action
         chosen = choose(observation, only, not_hot)

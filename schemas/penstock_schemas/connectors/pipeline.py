@@ -29,7 +29,8 @@ class Pipeline:
         observation: the space that comes in.
         connectors: in order.
         space: the space that comes out.
-        reach: how many steps back what comes out depends on, at most.
+        lookback: how many observations back what comes out depends on, at most.
+        reach: how many steps back: one more where a connector is told what led to an observation.
         parameters: those that act, of each connector by name.
     """
 
@@ -37,7 +38,8 @@ class Pipeline:
         self.observation = observation
         self.connectors = tuple(connectors)
         self.space = connectors[-1].space if connectors else observation
-        self.reach = sum(connector.lookback for connector in self.connectors) + bool(connectors)
+        self.lookback = sum(connector.lookback for connector in self.connectors)
+        self.reach = self.lookback + any(map(_recalls, self.connectors))
         self.parameters: tuple[Parameters, ...] = tuple(dict(connector.parameters) for connector in self.connectors)
 
     def __bool__(self) -> bool:
@@ -78,3 +80,14 @@ class Pipeline:
     def acting(self, num_envs: int) -> ActingPipeline:
         """Make what runs the connectors while N envs are stepped."""
         return ActingPipeline(self, num_envs)
+
+
+def _recalls(connector: Connector) -> bool:
+    """Tell whether a connector is to be given what led to an observation, as it says itself; else it may use all."""
+    for of in type(connector).__mro__:
+        if "recalls" in vars(of):
+            return bool(vars(of)["recalls"])
+        # What a class says of itself does not hold for one that is derived from it and does otherwise.
+        if "__call__" in vars(of):
+            break
+    return True

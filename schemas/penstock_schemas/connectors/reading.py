@@ -45,7 +45,7 @@ class Trajectories(NamedTuple):
 class Rows(NamedTuple):
     """R observations, each with what led to it: stretches of consecutive ones, each of one episode.
 
-    Arrays may be of narrower dtypes than the spaces', as they are stored.
+    Observations may be of narrower dtypes than the space's, as they are stored; actions are of the space's.
     """
 
     first: NDArray[np.int64]
@@ -87,7 +87,7 @@ def shown(pipeline: Pipeline, rows: Rows, versions: Sequence[Mapping[str, NDArra
     )
     # Where each row stands in `seen`; each connector maps those alone that it or later ones look back at.
     place = np.arange(len(rows.age))
-    beyond = sum(connector.lookback for connector in pipeline.connectors)
+    beyond = pipeline.lookback
     for at, connector in enumerate(pipeline.connectors):
         beyond -= connector.lookback
         needed = rows.lead <= beyond

@@ -33,6 +33,8 @@ class Scale(Plain):
         only: the names of the leaves; all boxes of uint8 by default.
     """
 
+    recalls = False
+
     def __init__(
         self, observation: Space, action: Space, *, channel_first: bool = False, only: Sequence[str] | None = None
     ) -> None:

@@ -31,6 +31,8 @@ class Stack(Plain):
         only: the names of the leaves; all that are numbers by default.
     """
 
+    recalls = False
+
     def __init__(
         self,
         observation: Space,
