@@ -18,6 +18,7 @@ import pyarrow as pa
 
 from penstock_consumers.rows import Keys, Part, holding, in_groups, lay
 from penstock_consumers.store import layout, segments
+from penstock_consumers.store.commits import KEYS_MODULUS
 from penstock_schemas.chunks import fixed, steps
 from penstock_schemas.errors import CorruptStoreError
 
@@ -61,8 +62,9 @@ class OpenSegment:
         Raises `CorruptStoreError` where it is missing or not as written.
         """
         schema = segments.open_schema(spec)
-        uid, chunk, length, size = [], [], [], []
-        for batch in segments.batches(bucket, entry, schema, columns=_KEYS):
+        uid, chunk, length, size, keys = [], [], [], [], 0
+        for batch in segments.columns(bucket, entry, schema, _KEYS):
+            keys += segments.row_key_sum(batch)
             uid.append(_uids(batch, judge))
             # What is viewed would keep the batch in memory.
             chunk.append(fixed(batch, "chunk").copy())
@@ -71,6 +73,10 @@ class OpenSegment:
         batches = np.cumsum([0, *map(len, uid)])
         if batches[-1] != entry.rows:
             raise CorruptStoreError(f"segment {entry.name}: {batches[-1]} rows, its commit names {entry.rows}")
+        if keys % KEYS_MODULUS != entry.keys:
+            raise CorruptStoreError(
+                f"segment {entry.name}: its rows are not those that were written: {segments.RESTORE}"
+            )
         uids, chunks, lengths, sizes = map(np.concatenate, (uid, chunk, length, size))
         return cls(entry, bucket, schema, uids, chunks, lengths, sizes, batches)
 
@@ -120,7 +126,7 @@ class _Stored:
         number = np.searchsorted(segment.batches, self.rows, side="right") - 1
         numbers, first = np.unique(number, return_index=True)
         rows = np.split(self.rows, first[1:])
-        read = segments.batches(segment.bucket, segment.entry, segment.schema, numbers=numbers.tolist())
+        read = segments.rows(segment.bucket, segment.entry, segment.schema, numbers.tolist())
         for at, here, batch in zip(numbers, rows, read, strict=True):
             yield Part(batch, here - segment.batches[at])
 
@@ -153,7 +159,7 @@ def _written(bucket: Bucket, name: str, spec: StreamSpec, keys: Keys, order: NDA
     uid, size = keys.uid[order], laid.came["bytes"][order]
     batches = _cut(uid, size)
     pieces = [batch.slice(start, end - start) for start, end in pairwise(batches)]
-    entry = segments.write(bucket, name, pieces, int(keys.steps[order].sum()))
+    entry = segments.write_rows(bucket, name, pieces)
     return OpenSegment(entry, bucket, schema, uid, keys.chunk[order], keys.steps[order], size, batches)
 
 

@@ -26,7 +26,7 @@ def test_what_was_established_is_loaded() -> None:
 
 def test_it_is_plain_json() -> None:
     read = json.loads(OURS.to_json())
-    assert (read["format"], read["topic_id"], read["cluster_id"]) == (2, "topic-id", "cluster-id")
+    assert (read["format"], read["topic_id"], read["cluster_id"]) == (3, "topic-id", "cluster-id")
     assert read["fingerprint"] == SPEC.fingerprint.hex()
     assert read["spec"] == SPEC.to_json()
 
@@ -64,8 +64,8 @@ def test_a_store_of_a_topic_that_was_recreated_is_refused(what: str, now: TopicI
 
 def test_a_store_of_another_format_version_is_refused() -> None:
     bucket = open_bucket("memory://")
-    bucket.put(layout.MANIFEST, json.dumps({"format": 3, "of": "the future"}).encode())
-    with pytest.raises(StoreFormatError, match=r"store memory://: format version 3, this Penstock reads 2: use the"):
+    bucket.put(layout.MANIFEST, json.dumps({"format": 4, "of": "the future"}).encode())
+    with pytest.raises(StoreFormatError, match=r"store memory://: format version 4, this Penstock reads 3: use the"):
         ReplayStore(bucket, STREAM, INFO)
 
 
@@ -79,7 +79,18 @@ def test_a_manifest_that_was_altered_is_refused() -> None:
 
 
 @pytest.mark.parametrize(
-    "data", [b"", b"{", b"7", b"[]", b"{}", b'{"format":2}', b'{"format":2,"spec":{"stream":"a"},"topic_id":""}']
+    "data",
+    [
+        b"",
+        b"{",
+        b"7",
+        b"[]",
+        b"{}",
+        b'{"format":3}',
+        b'{"format":3,"spec":{"stream":"a"},"topic_id":""}',
+        b"[" * 100_000,
+    ],
+    ids=lambda data: data[:40].decode(),
 )
 def test_a_manifest_that_does_not_read_is_refused(data: bytes) -> None:
     bucket = open_bucket("memory://")

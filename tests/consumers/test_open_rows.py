@@ -4,6 +4,7 @@ import io
 import json
 import subprocess
 import sys
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -138,7 +139,8 @@ def test_an_open_segment_is_cut_into_batches_between_episodes_and_within_large_o
     take_all(partition, log)
     partition.commit()
     (entry,) = partition.live.open
-    found = [batch.column("env").to_pylist() for batch in segments.batches(bucket, entry, segments.open_schema(SPEC))]
+    read = segments.columns(bucket, entry, segments.open_schema(SPEC), ["env"])
+    found = [batch.column("env").to_pylist() for batch in read]
     assert sum(found, []) == [*range(10), *[10] * 10]  # noqa: RUF017  (a few)
     large = [batch for batch in found if 10 in batch]
     assert 3 <= len(large) <= 5
@@ -158,11 +160,26 @@ def test_an_open_segment_that_has_other_rows_than_its_commit_says_is_named(
     (entry,) = partition.live.open
     batch = segments.read(bucket, entry, segments.open_schema(SPEC))
     other = batch.slice(0, 4) if rows == 4 else pa.concat_batches([batch, batch.slice(0, 1)])
-    forged = segments.write(bucket, entry.name, [other], entry.steps)
+    forged = segments.write_rows(bucket, entry.name, [other])
     # Its size is what the commit names, and its rows are not.
     altered = SegmentEntry(entry.name, 5, entry.steps, forged.bytes, entry.crc32c)
     with pytest.raises(CorruptStoreError, match=rf"{entry.name}: {rows} rows, its commit names 5"):
         OpenSegment.load(bucket, altered, SPEC, Judge(Limits(idle_limit_ms=1_000)))
+
+
+def test_an_open_segment_whose_keys_were_altered_is_named_before_any_value_is_read(
+    log: MemoryLog, bucket: Bucket
+) -> None:
+    many_open(log, 5, 3)
+    partition = open_partition(log, bucket)
+    commit_all(partition, log)
+    (entry,) = partition.live.open
+    batch = segments.read(bucket, entry, segments.open_schema(SPEC))
+    at = batch.schema.get_field_index("env")
+    other = batch.set_column(at, batch.schema.field(at), pa.array([0, 1, 2, 3, 5], pa.int32()))
+    forged = segments.write_rows(bucket, entry.name, [other])
+    with pytest.raises(CorruptStoreError, match=rf"{entry.name}: its rows are not those that were written"):
+        OpenSegment.load(bucket, replace(forged, keys=entry.keys), SPEC, Judge(Limits(idle_limit_ms=1_000)))
 
 
 def test_an_open_segment_that_is_gone_when_its_episode_ends_is_named(log: MemoryLog, bucket: Bucket) -> None:
@@ -176,6 +193,49 @@ def test_an_open_segment_that_is_gone_when_its_episode_ends_is_named(log: Memory
     take_all(partition, log)
     with pytest.raises(CorruptStoreError, match=entry.name):
         partition.commit()
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_an_open_segment_of_which_a_bit_is_altered_becomes_no_other_episode(
+    log: MemoryLog, bucket: Bucket, seed: int
+) -> None:
+    """It is refused, or the bit meant nothing; by the consumer that wrote it too, as far as it reads it."""
+    producer = many_open(log, 4, 20)
+    first = open_partition(log, bucket)
+    commit_all(first, log)
+    (entry,) = first.live.open
+    whole = bucket.read(entry.name).to_pybytes()
+    producer.send(*(Row(env, 0, 1, 20, 1, Ends.TERMINATED) for env in range(4)))
+    right = copied(bucket)
+    commit_all(open_partition(log, right), log)
+
+    rng = np.random.default_rng(seed)
+    refused = 0
+    for at in range(seed, len(whole), len(whole) // 40):
+        altered = bytearray(whole)
+        altered[at] ^= 1 << rng.integers(8)
+        bucket.put(entry.name, bytes(altered))
+        rotten = copied(bucket)
+        try:
+            commit_all(open_partition(log, rotten), log)
+        except CorruptStoreError:
+            refused += 1
+        else:
+            assert stored_episodes(rotten) == stored_episodes(right)
+    assert refused > 10
+
+    rewards = np.arange(20, dtype=np.float32) / 8
+    assert rewards.tobytes() in whole
+    bucket.put(entry.name, whole.replace(rewards.tobytes(), (rewards + 1).tobytes()))
+    with pytest.raises(CorruptStoreError, match=rf"{entry.name}: batch 0 was altered"):
+        commit_all(first, log)
+
+
+def copied(bucket: Bucket) -> Bucket:
+    copy = open_bucket("memory://")
+    for name in bucket.list(""):
+        copy.put(name, bucket.read(name).to_pybytes())
+    return copy
 
 
 # How many there are, and how often a row is written.

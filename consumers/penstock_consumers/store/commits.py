@@ -57,8 +57,8 @@ class Ranges:
 class SegmentEntry:
     """A segment as a commit names it; `rows` are episodes, or, in an open segment, chunks.
 
-    `ranges` are of episodes only. `keys` is the sum, modulo 2^64, of the hashes of the episodes' names: once the
-    segment is gone, it tells which episodes it held from any others.
+    `ranges` are of episodes only. `keys` is the sum, modulo 2^64, of the hashes of the episodes' names, or the chunks':
+    once the segment is gone, it tells which it held from any others; and chunks, when their keys alone are read.
     """
 
     name: str

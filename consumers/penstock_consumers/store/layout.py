@@ -14,7 +14,7 @@ from __future__ import annotations
 import re
 import uuid
 
-FORMAT = 2
+FORMAT = 3
 MANIFEST = "store.json"
 COMMITS = "commits/"
 # Of whole episodes, and open ones.

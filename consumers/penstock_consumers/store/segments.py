@@ -8,6 +8,7 @@ uncompressed, so that a reader on a disk maps them.
 from __future__ import annotations
 
 import hashlib
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -15,9 +16,9 @@ import numpy as np
 import pyarrow as pa
 from crc32c import crc32c
 
-from penstock_consumers.store.commits import Ranges, SegmentEntry
+from penstock_consumers.store.commits import KEYS_MODULUS, Ranges, SegmentEntry
 from penstock_consumers.store.pieces import Pieces
-from penstock_schemas.chunks import fixed
+from penstock_schemas.chunks import fixed, steps
 from penstock_schemas.columns import list_offsets
 from penstock_schemas.errors import CorruptStoreError
 from penstock_schemas.stream import METRIC
@@ -33,6 +34,8 @@ if TYPE_CHECKING:
 
 # A commit names the producers of a segment where there are no more than so many.
 MOST_PRODUCERS = 64
+# By which name a batch of an open segment says what its checksum is.
+_CHECKSUM = b"crc32c"
 # What to do about one that is damaged.
 RESTORE = "restore it; `penstock-store verify --quick` names all that are damaged"
 
@@ -91,39 +94,63 @@ def open_schema(spec: StreamSpec) -> pa.Schema:
 
 def write_episodes(bucket: Bucket, name: str, batch: pa.RecordBatch) -> SegmentEntry:
     """Write a segment of whole episodes, at least one; durable when this returns."""
-    entry = write(bucket, name, [batch], int(fixed(batch, "length").sum()))
+    entry = _write(bucket, name, [(batch, None)], int(fixed(batch, "length").sum()))
     return replace(entry, ranges=_ranges(batch), keys=key_sum(batch))
 
 
-def write(bucket: Bucket, name: str, batches: Sequence[pa.RecordBatch], steps: int) -> SegmentEntry:
-    """Write a segment; durable when this returns."""
+def write_rows(bucket: Bucket, name: str, batches: Sequence[pa.RecordBatch]) -> SegmentEntry:
+    """Write an open segment, each batch with its checksum, for each is read by itself; durable when this returns."""
+    checked = [(batch, {_CHECKSUM: _checksum(batch)}) for batch in batches]
+    entry = _write(bucket, name, checked, sum(int(steps(batch).sum()) for batch in batches))
+    return replace(entry, keys=sum(map(row_key_sum, batches)) % KEYS_MODULUS)
+
+
+def _write(
+    bucket: Bucket, name: str, batches: Sequence[tuple[pa.RecordBatch, dict[bytes, bytes] | None]], steps: int
+) -> SegmentEntry:
     file = Pieces()
-    with pa.ipc.new_file(pa.PythonFile(file, "w"), batches[0].schema) as writer:
-        for batch in batches:
-            writer.write_batch(batch)
+    with pa.ipc.new_file(pa.PythonFile(file, "w"), batches[0][0].schema) as writer:
+        for batch, metadata in batches:
+            writer.write_batch(batch, custom_metadata=metadata)
     bucket.put(name, *file.pieces)
     checksum = 0
     for piece in file.pieces:
         checksum = crc32c(piece, checksum)
-    return SegmentEntry(name, sum(batch.num_rows for batch in batches), steps, file.size, checksum)
+    return SegmentEntry(name, sum(batch.num_rows for batch, _ in batches), steps, file.size, checksum)
+
+
+def _checksum(batch: pa.RecordBatch) -> bytes:
+    # Of its buffers as they are written; how they are described may differ between versions of Arrow.
+    return b"%d" % crc32c(pa.ipc.read_message(batch.serialize()).body)
 
 
 def episode_keys(batch: pa.RecordBatch) -> NDArray[np.uint64]:
-    """Hash the names of episodes, each with its length, shape (E,): what an episode is known by, wherever it lies.
-
-    A name is mixed by the finisher of splitmix64 (Steele, Lea and Flood, 2014), one part after the other.
-    """
-    owners = batch.column("producer").dictionary_encode()
-    names = [hashlib.blake2b(name.encode(), digest_size=8).digest() for name in owners.dictionary.to_pylist()]
-    mixed: NDArray[np.uint64] = np.frombuffer(b"".join(names), np.uint64)[owners.indices.to_numpy()]
-    for name in ("incarnation", "env", "episode", "length"):
-        mixed = _mix(mixed ^ fixed(batch, name).astype(np.uint64))
-    return mixed
+    """Hash the names of episodes, each with its length, shape (E,): what an episode is known by, wherever it lies."""
+    return _hashed(batch, *(fixed(batch, name) for name in ("incarnation", "env", "episode", "length")))
 
 
 def key_sum(batch: pa.RecordBatch) -> int:
     """Sum the keys of episodes, modulo 2^64; in no order, so that parts add up to the whole."""
     return int(episode_keys(batch).sum(dtype=np.uint64))
+
+
+def row_key_sum(batch: pa.RecordBatch) -> int:
+    """Sum the same of an open segment's rows: of the chunk that each is, with its steps and bytes."""
+    names = ("incarnation", "env", "episode", "chunk", "bytes")
+    return int(_hashed(batch, *(fixed(batch, name) for name in names), steps(batch)).sum(dtype=np.uint64))
+
+
+def _hashed(batch: pa.RecordBatch, *numbers: NDArray[Any]) -> NDArray[np.uint64]:
+    """Hash rows, by their producer and these numbers.
+
+    They are mixed by the finisher of splitmix64 (Steele, Lea and Flood, 2014), one after the other.
+    """
+    owners = batch.column("producer").dictionary_encode()
+    names = [hashlib.blake2b(name.encode(), digest_size=8).digest() for name in owners.dictionary.to_pylist()]
+    mixed: NDArray[np.uint64] = np.frombuffer(b"".join(names), np.uint64)[owners.indices.to_numpy()]
+    for number in numbers:
+        mixed = _mix(mixed ^ number.astype(np.uint64))
+    return mixed
 
 
 def _mix(values: NDArray[np.uint64]) -> NDArray[np.uint64]:
@@ -206,27 +233,40 @@ def parsed(entry: SegmentEntry, data: pa.Buffer, schema: pa.Schema) -> pa.Record
     return batch
 
 
-def batches(
-    bucket: Bucket,
-    entry: SegmentEntry,
-    schema: pa.Schema,
-    *,
-    numbers: Iterable[int] | None = None,
-    columns: Collection[str] | None = None,
-) -> Iterator[pa.RecordBatch]:
-    """Read a segment batch by batch, without mapping it: all or those of `numbers`, all columns or `columns`.
+def columns(bucket: Bucket, entry: SegmentEntry, schema: pa.Schema, names: Collection[str]) -> Iterator[pa.RecordBatch]:
+    """Read some columns of a segment, batch by batch, without mapping it.
 
-    No more of it is in memory than the batch at hand. Raises `CorruptStoreError` where it is missing or not as written.
+    No more of it is in memory than the batch at hand. Raises `CorruptStoreError` where it is missing, or does not read.
     """
-    wanted = [at for at, name in enumerate(schema.names) if columns is None or name in columns]
-    options = pa.ipc.IpcReadOptions(included_fields=None if columns is None else wanted)
+    with _opened(bucket, entry, schema, names) as reader:
+        for number in range(reader.num_record_batches):
+            batch = reader.get_batch(number)
+            batch.validate(full=True)
+            yield batch
+
+
+def rows(bucket: Bucket, entry: SegmentEntry, schema: pa.Schema, numbers: Iterable[int]) -> Iterator[pa.RecordBatch]:
+    """Read batches of an open segment, likewise. Raises `CorruptStoreError` also where one is not as written."""
+    with _opened(bucket, entry, schema, schema.names) as reader:
+        for number in numbers:
+            batch, metadata = reader.get_batch_with_custom_metadata(number)
+            batch.validate(full=True)
+            if (metadata or {}).get(_CHECKSUM) != _checksum(batch):
+                raise CorruptStoreError(f"segment {entry.name}: batch {number} was altered: {RESTORE}")
+            yield batch
+
+
+@contextmanager
+def _opened(
+    bucket: Bucket, entry: SegmentEntry, schema: pa.Schema, names: Collection[str]
+) -> Iterator[pa.ipc.RecordBatchFileReader]:
+    wanted = [at for at, name in enumerate(schema.names) if name in names]
     try:
         with bucket.open(entry.name) as file:
             _check_size(entry, file.size())
-            with pa.ipc.open_file(file, options=options) as reader:
+            with pa.ipc.open_file(file, options=pa.ipc.IpcReadOptions(included_fields=wanted)) as reader:
                 _check(entry, pa.schema([schema.field(at) for at in wanted]), reader.schema, entry.rows)
-                for number in range(reader.num_record_batches) if numbers is None else numbers:
-                    yield reader.get_batch(number)
+                yield reader
     except (OSError, pa.ArrowException) as error:
         raise _unreadable(entry, error) from error
 
