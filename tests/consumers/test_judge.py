@@ -9,7 +9,7 @@ from penstock_consumers.store.commits import Limits
 from penstock_schemas.chunks import Ends, check
 from penstock_schemas.errors import RejectedError
 from penstock_schemas.log.memory import MemoryLog
-from penstock_schemas.messages import decode, encode_end
+from penstock_schemas.messages import decode, encode_begin, encode_end
 from tests.consumers.messages import (
     SPEC,
     TOPIC,
@@ -154,14 +154,16 @@ def test_a_message_of_nothing_but_orphans_is_judged(log: MemoryLog, producer: Sc
 
 
 def test_an_older_incarnation_is_superseded(log: MemoryLog, producer: ScriptedProducer) -> None:
-    zombie = producer.encode(HEAD)
+    zombie, later = producer.encode(HEAD), producer.encode(HEAD, sequence=7)
     producer.begin()
     producer.append(zombie)
     producer.send(HEAD)
+    # That its rows contradict what the newest incarnation says is no fault of theirs.
+    producer.append(later)
     judged = Judged(log)
-    assert judged.accepted == [(3, [0])]
+    assert (judged.accepted, judged.rejected) == ([(3, [0])], {})
     assert judged.verdicts.accepted[0].incarnation == 1
-    assert judged.counted("messages_superseded", "rows_superseded", "steps_superseded") == (1, 1, 3)
+    assert judged.counted("messages_superseded", "rows_superseded", "steps_superseded") == (2, 2, 6)
     assert judged.aborts == []
 
 
@@ -188,6 +190,20 @@ def test_an_incarnation_whose_begin_was_not_read_speaks_for_itself(log: MemoryLo
     assert judged.accepted == [(1, [0]), (3, [1])]
 
 
+def test_a_begin_record_that_is_sent_again_begins_nothing(log: MemoryLog) -> None:
+    """Its first acknowledgement was lost, and one copy came last; the producer's messages tell which it goes by."""
+    producer = ScriptedProducer(log)
+    begin = encode_begin(SPEC, producer.name, "once")
+    producer.append(begin)
+    producer.incarnation = producer.append(begin).offset
+    producer.send(HEAD)
+    producer.append(begin)
+    producer.send(TAIL)
+    judged = Judged(log)
+    assert (judged.accepted, judged.aborts) == ([(2, [0]), (4, [0])], [])
+    assert judged.counted("begins_repeated", "messages_superseded") == (2, 0)
+
+
 def test_an_end_aborts_with_its_own_reason(log: MemoryLog, producer: ScriptedProducer) -> None:
     producer.send(HEAD, Row(1, 0, 0, 0, 2))
     producer.end("preempted")
@@ -204,7 +220,7 @@ def test_an_end_after_a_gap_tells_the_gap(log: MemoryLog, producer: ScriptedProd
 
 
 def test_an_end_of_an_older_incarnation_ends_nothing(log: MemoryLog, producer: ScriptedProducer) -> None:
-    older, sequence = producer.incarnation, producer.sequence
+    older, sequence = producer.incarnation, producer.sequence + 7
     producer.begin()
     producer.send(HEAD)
     now, producer.incarnation, producer.sequence = producer.incarnation, older, sequence
@@ -218,6 +234,10 @@ def test_an_end_that_comes_twice_ends_once(log: MemoryLog, producer: ScriptedPro
     producer.send(HEAD)
     producer.end()
     producer.sequence -= 1
+    producer.end()
+    assert Judged(log).aborts == [("stopped", 1)]
+    producer.send(Row(0, 1, 0, 0, 4))
+    producer.sequence -= 2
     producer.end()
     assert Judged(log).aborts == [("stopped", 1)]
 
@@ -246,6 +266,21 @@ def test_idle_episodes_stay_open_below_the_limit(log: MemoryLog, clock: Clock, p
     clock.advance(0.001)
     append_tick(log)
     assert Judged(log).aborts == [("idle", 1)]
+
+
+def test_each_producer_is_idle_by_itself(log: MemoryLog, clock: Clock, producer: ScriptedProducer) -> None:
+    other = ScriptedProducer(log, "producer-1")
+    other.begin()
+    for sends in (producer, None, other, None, None, None):
+        clock.advance(0.25)
+        if sends:
+            sends.send(HEAD)
+        else:
+            append_tick(log)
+    judged = Judged(log)
+    (abort,) = judged.verdicts.aborted
+    assert (abort.reason, abort.offset, abort.timestamp_ms) == ("idle", 6, 1_001_250)
+    assert judged.judge.open_episodes == 1
 
 
 def test_a_duplicate_is_a_sign_of_life_and_a_superseded_message_is_none(
@@ -288,8 +323,10 @@ def test_log_time_that_goes_back_does_not_take_the_clock_back(
     append_tick(log)
     clock.advance(-500)
     append_tick(log)
+    clock.advance(0.1)
+    append_tick(log)
     judged = Judged(log)
-    assert (judged.aborts, judged.judge.clock_ms) == ([], 200)
+    assert (judged.aborts, judged.judge.clock_ms) == ([], 300)
 
 
 def test_an_invalid_message_changes_nothing_and_the_flow_goes_on(log: MemoryLog, producer: ScriptedProducer) -> None:

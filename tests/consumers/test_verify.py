@@ -10,12 +10,13 @@ import pytest
 from penstock_consumers import open_rows
 from penstock_consumers.store import commits, layout, manifest, segments
 from penstock_consumers.store.bucket import open_bucket
-from penstock_consumers.store.commits import Commit, LastRecord, Limits, Live, SegmentEntry
+from penstock_consumers.store.commits import FULL_EVERY, Commit, LastRecord, Limits, Live, SegmentEntry
 from penstock_consumers.store.manifest import Manifest
+from penstock_consumers.upkeep import gc
 from penstock_consumers.verify import Report, verify
 from penstock_consumers.verify import partition as verifying
 from penstock_consumers.verify.scratch import Scratch
-from penstock_schemas.chunks import Ends, steps
+from penstock_schemas.chunks import Ends
 from penstock_schemas.columns import list_column
 from penstock_schemas.errors import CorruptStoreError, StoreError, StoreMismatchError, TopicError
 from penstock_schemas.log.memory import MemoryLog
@@ -31,6 +32,7 @@ from tests.consumers.messages import (
     records,
     take_all,
 )
+from tests.consumers.upkept import Meddled, Owned, Timed, live
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -39,7 +41,7 @@ if TYPE_CHECKING:
 
     from penstock_consumers.open_rows import OpenSegment
     from penstock_consumers.store.bucket import Bucket
-    from penstock_schemas.log import Record
+    from penstock_schemas.log import Reader, Record
 
 LIMITS = Limits(idle_limit_ms=1_000)
 
@@ -105,9 +107,9 @@ def with_episodes(bucket: Bucket, partition: int = 0) -> Commit:
     return next(commit for commit in found if commit.segments_added)
 
 
-def forge(bucket: Bucket, changed: Callable[[pa.RecordBatch], pa.RecordBatch]) -> None:
+def forge(bucket: Bucket, changed: Callable[[pa.RecordBatch], pa.RecordBatch], number: int | None = None) -> None:
     """Replace a commit's segment by an altered one, whose size and checksum the commit names."""
-    commit = with_episodes(bucket)
+    commit = with_episodes(bucket) if number is None else commits.read(bucket, 0, number)
     (entry,) = commit.segments_added
     batch = changed(segments.read(bucket, entry, segments.episode_schema(SPEC)))
     forged = segments.write_episodes(bucket, layout.segment(0, commit.number), batch)
@@ -185,16 +187,16 @@ def test_an_object_that_is_gone_is_found(log: MemoryLog) -> None:
     assert gone.name in report.findings[0]
 
 
-def test_an_altered_byte_is_found(log: MemoryLog, bucket: Bucket) -> None:
+@pytest.mark.parametrize("name", [b"producer-0", b"\xffroducer-0"], ids=["reward", "producer"])
+def test_an_altered_byte_is_found(log: MemoryLog, bucket: Bucket, name: bytes) -> None:
     (entry,) = with_episodes(bucket).segments_added
     rewards = segments.read(bucket, entry, segments.episode_schema(SPEC)).column("reward").values
-    data = bytearray(bucket.read(entry.name).to_pybytes())
+    data = bytearray(bucket.read(entry.name).to_pybytes().replace(b"producer-0", name))
     data[data.index(rewards.to_numpy().tobytes())] ^= 1
     bucket.put(entry.name, bytes(data))
     report = verify(bucket, log)
-    assert (report.segments_damaged, report.ok) == (1, False)
-    assert report.episodes_wrong == 1
-    assert report.findings[0] == f"segment {entry.name}: its bytes are not those that were written"
+    assert wrong(report) == {"segments_damaged": 1, "episodes_missing": entry.rows, "steps_missing": entry.steps}
+    assert report.findings[0] == f"segment {entry.name}: its bytes are not those that were written: restore it"
 
 
 def test_a_truncated_segment_is_found(log: MemoryLog, bucket: Bucket) -> None:
@@ -242,8 +244,7 @@ def test_a_commit_that_judged_no_record_may_have_other_segments_for_the_same_row
         together(live.open, segments.open_schema(SPEC)),
     )
     whole = segments.write_episodes(bucket, layout.segment(0, number), episodes)
-    steps_open = sum(entry.steps for entry in live.open)
-    still_open = segments.write(bucket, layout.open_segment(0, number), [rows], steps_open)
+    still_open = segments.write_rows(bucket, layout.open_segment(0, number), [rows])
     compacted = after_newest(
         bucket,
         segments_added=(whole,),
@@ -288,6 +289,14 @@ def first_reward_changed(batch: pa.RecordBatch) -> pa.RecordBatch:
     return batch.set_column(at, batch.schema.field(at), changed)
 
 
+def first_zero_negated(batch: pa.RecordBatch) -> pa.RecordBatch:
+    at, column = batch.schema.get_field_index("observation"), batch.column("observation")
+    values: NDArray[np.float64] = column.values.values.to_numpy().reshape(-1, 5).copy()
+    assert values[0, 1] == 0
+    values[0, 1] = -0.0
+    return batch.set_column(at, batch.schema.field(at), list_column(SPEC.columns[0], values, column.offsets.to_numpy()))
+
+
 def of_another_env(batch: pa.RecordBatch) -> pa.RecordBatch:
     at = batch.schema.get_field_index("env")
     env: NDArray[Any] = batch.column("env").to_numpy().copy()
@@ -295,8 +304,11 @@ def of_another_env(batch: pa.RecordBatch) -> pa.RecordBatch:
     return batch.set_column(at, batch.schema.field(at), pa.array(env))
 
 
-def test_a_wrong_reward_is_found(log: MemoryLog, bucket: Bucket) -> None:
-    forge(bucket, first_reward_changed)
+@pytest.mark.parametrize("changed", [first_reward_changed, first_zero_negated])
+def test_a_wrong_number_is_found(
+    log: MemoryLog, bucket: Bucket, changed: Callable[[pa.RecordBatch], pa.RecordBatch]
+) -> None:
+    forge(bucket, changed)
     report = verify(bucket, log)
     assert wrong(report) == {"episodes_wrong": 1, "steps_wrong": 3}
     assert len(report.findings) == 1
@@ -421,6 +433,49 @@ def test_records_that_were_deleted_before_the_first_commit_are_lost(log: MemoryL
     assert report.messages_behind == sum(log.bounds(TOPIC, number)[1] for number in range(2)) - 4
 
 
+@pytest.mark.parametrize("before", ["segments/", layout.commit(0, 0)], ids=["reading", "judging"])
+@pytest.mark.parametrize("beyond", [False, True])
+def test_a_log_that_is_trimmed_meanwhile_is_verified_from_where_it_begins_then(before: str, beyond: bool) -> None:
+    bucket = open_bucket("memory://")
+    owned = Owned(bucket, spec=SPEC)
+    # So many that the first commit is read for the records that it judged alone.
+    owned.step(FULL_EVERY + 5)
+    _, high_water = owned.log.bounds(TOPIC, 0)
+
+    def go_on() -> None:
+        owned.step(4)
+        owned.log.trim(TOPIC, 0, high_water + 3 if beyond else 20)
+
+    report = verify(Meddled(bucket, "read", before, go_on), owned.log)
+    assert (report.ok, wrong(report), report.findings) == (True, {}, [])
+    assert report.from_offsets[0] >= (high_water + 3 if beyond else 20)
+    assert report.messages + report.messages_behind == owned.log.bounds(TOPIC, 0)[1] - report.from_offsets[0]
+
+
+def test_a_log_that_is_deleted_faster_than_it_is_judged_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    bucket = open_bucket("memory://")
+    owned = Owned(bucket, spec=SPEC)
+    owned.step(FULL_EVERY)
+    reader = owned.log.reader
+
+    def fleeing() -> Reader:
+        """A reader before whose polls records are deleted."""
+        made = reader()
+        poll = made.poll
+
+        def polled(seconds: float) -> list[Record]:
+            owned.log.trim(TOPIC, 0, owned.log.bounds(TOPIC, 0)[0] + 5)
+            return list(poll(seconds))
+
+        monkeypatch.setattr(made, "poll", polled)
+        return made
+
+    monkeypatch.setattr(owned.log, "reader", fleeing)
+    monkeypatch.setattr("penstock_consumers.verify._TRIES", 3)
+    with pytest.raises(TopicError, match="partition 0: what was to be judged was deleted from the log before, 3 times"):
+        verify(bucket, owned.log)
+
+
 class LogWithHole(MemoryLog):
     """A log of which one record is not handed out, as where a broker keeps marks of its own."""
 
@@ -533,7 +588,7 @@ def forge_open(bucket: Bucket, changed: Callable[[pa.RecordBatch], pa.RecordBatc
     commit = commits.read(bucket, 0, 3)
     (entry,) = commit.open_added
     batch = changed(segments.read(bucket, entry, segments.open_schema(SPEC)))
-    forged = segments.write(bucket, layout.open_segment(0, 3), [batch], int(steps(batch).sum()))
+    forged = segments.write_rows(bucket, layout.open_segment(0, 3), [batch])
     change(bucket, 3, lambda commit: replace(commit, open_added=(forged,)))
 
 
@@ -553,12 +608,8 @@ def test_an_open_segment_that_is_gone_is_found(long_log: MemoryLog, long_store: 
     assert not report.ok
     assert report.segments_damaged == 1
     assert any(entry.name in finding for finding in report.findings)
-    if start == 0:
-        assert wrong(report) == {"segments_damaged": 1, "open_rows_wrong": 1}
-        assert "open row missing: producer producer-0, incarnation 0, env 0, episode 0, chunk 1" in (report.findings)
-    else:
-        # It has been open from before the log begins, so that nothing can be judged again.
-        assert (wrong(report), report.from_offsets) == ({"segments_damaged": 1}, {0: 9})
+    assert (wrong(report), report.from_offsets) == ({"segments_damaged": 1, "open_rows_wrong": 1}, {0: start})
+    assert "open row missing: producer producer-0, incarnation 0, env 0, episode 0, chunk 1" in report.findings
 
 
 @pytest.mark.parametrize("start", [0, 5, 9])
@@ -571,27 +622,83 @@ def test_an_altered_byte_of_an_open_segment_is_found(long_log: MemoryLog, long_s
     long_log.trim(TOPIC, 0, start)
     report = verify(long_store, long_log)
     assert (report.segments_damaged, report.ok) == (1, False)
-    assert f"segment {entry.name}: its bytes are not those that were written" in report.findings
+    assert f"segment {entry.name}: its bytes are not those that were written: restore it" in report.findings
     if start == 0:
         assert report.open_rows_wrong == 1
 
 
-def test_a_log_is_judged_again_from_where_the_open_rows_are_whole(long_log: MemoryLog) -> None:
-    """An open segment may go when all of its episodes have ended, though an older commit names it."""
-    producer = ScriptedProducer(long_log, "producer-1")
-    producer.begin()
-    producer.send(Row(0, 0, 0, 0, 2))
-    producer.send(Row(0, 0, 1, 2, 2, Ends.TERMINATED))
-    bucket = open_bucket("memory://")
-    partition = open_partition(long_log, bucket)
-    for record in records(long_log):
-        partition.take(record)
-        partition.commit()
-    (entry,) = commits.read(bucket, 0, 10).open_added
-    long_log.trim(TOPIC, 0, 11)
-    assert verify(bucket, long_log).from_offsets == {0: 11}
-    report = verify(without(bucket, entry.name), long_log)
-    assert (report.ok, report.findings, report.from_offsets) == (True, [], {0: 12})
+@pytest.fixture
+def owned() -> Owned:
+    """A partition whose env has an episode open at each commit, of two messages; what was open before is collected."""
+    owned = Owned(open_bucket("memory://"), spec=SPEC)
+    owned.producer.send(Row(0, 0, 0, 0, 3))
+    owned.commit()
+    for number in range(20):
+        owned.producer.send(Row(0, number, 1, 3, 1, Ends.TERMINATED), Row(1, number, 0, 0, 2, Ends.TRUNCATED))
+        owned.producer.send(Row(0, number + 1, 0, 0, 3))
+        owned.commit()
+    assert gc(owned.bucket, 0.0) == 20
+    owned.log.trim(TOPIC, 0, 1)
+    return owned
+
+
+def test_a_trimmed_log_is_verified_though_what_was_open_there_was_collected(owned: Owned) -> None:
+    report = verify(owned.bucket, owned.log)
+    assert (report.ok, report.findings, report.from_offsets) == (True, [], {0: 2})
+    assert (report.episodes_expected, report.episodes_opened_before) == (40, 1)
+
+
+@pytest.mark.parametrize(
+    ("number", "changed", "found"),
+    [
+        (2, first_reward_changed, {"episodes_wrong": 1, "steps_wrong": 4}),
+        (2, of_another_env, {"episodes_missing": 1, "episodes_unexpected": 1, "steps_missing": 4}),
+        # What was opened below: its values are not known, its name is.
+        (1, first_reward_changed, {}),
+        (1, of_another_env, {"episodes_missing": 1, "episodes_unexpected": 1, "steps_missing": 4}),
+    ],
+)
+def test_what_is_wrong_behind_what_was_collected_is_found(
+    owned: Owned, number: int, changed: Callable[[pa.RecordBatch], pa.RecordBatch], found: dict[str, int]
+) -> None:
+    forge(owned.bucket, changed, number)
+    assert wrong(verify(owned.bucket, owned.log)) == found
+
+
+def test_a_log_that_is_trimmed_anywhere_is_verified_whatever_was_collected() -> None:
+    """Of a stream with every kind of column; episodes go on over many commits, and some for ever."""
+    owned = Owned(open_bucket("memory://"))
+    owned.step(24)
+    gc(owned.bucket, 0.0)
+    assert live(owned.bucket).open
+    opened_before = set()
+    _, end = owned.log.bounds(TOPIC, 0)
+    for start in range(1, end + 1):
+        owned.log.trim(TOPIC, 0, start)
+        report = verify(owned.bucket, owned.log)
+        assert (report.ok, report.findings) == (True, [])
+        assert report.from_offsets[0] - start <= 1
+        opened_before.add(report.episodes_opened_before)
+    assert opened_before == {0, 1}
+
+
+def test_what_is_collected_while_the_log_is_judged_is_no_damage() -> None:
+    timed = Timed(open_bucket("memory://"))
+    owned = Owned(timed, spec=SPEC)
+    # So many that the first commit is read for the records that it judged alone.
+    owned.step(FULL_EVERY + 2)
+    opened = live(timed).open
+
+    def go_on() -> None:
+        owned.step(12)
+        timed.now += 3_600.0
+        owned.step()
+        gc(timed, 3_600.0)
+
+    report = verify(Meddled(timed, "read", layout.commit(0, 0), go_on), owned.log)
+    assert not {entry.name for entry in opened} & set(timed.list("open/"))
+    assert (report.ok, wrong(report), report.findings) == (True, {}, [])
+    assert report.rows_open
 
 
 def first_step_observed_otherwise(batch: pa.RecordBatch) -> pa.RecordBatch:

@@ -8,13 +8,13 @@ import pyarrow as pa
 import pytest
 
 from penstock_consumers.store import commits, layout, segments, snapshots
-from penstock_consumers.store.commits import Commit, Retired, SegmentEntry
+from penstock_consumers.store.commits import FULL_EVERY, Commit, Retired, SegmentEntry
 from penstock_consumers.upkeep import Retention, compact, gc, retain
 from penstock_consumers.verify import Report, quick, verify
 from penstock_schemas.errors import StoreError
-from tests.consumers.messages import SPEC, WrappedBucket
+from tests.consumers.messages import SPEC, TOPIC, WrappedBucket
 from tests.consumers.stores import Writer, episodes, stream
-from tests.consumers.upkept import Owned, live, newest
+from tests.consumers.upkept import Meddled, Owned, Timed, live, newest
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -198,6 +198,28 @@ def test_a_damaged_segment_is_found(bucket: Bucket, owned: Owned, kind: str, how
     assert entry.name in report.findings[0]
 
 
+@pytest.mark.parametrize("how", ["quick", "full"])
+@pytest.mark.parametrize("kind", ["segments", "open"])
+def test_what_is_collected_while_it_is_read_is_no_damage(bucket: Bucket, how: str, kind: str) -> None:
+    timed = Timed(bucket)
+    owned = Owned(timed, spec=SPEC)
+    owned.step(12)
+
+    def go_on() -> None:
+        compact(timed, 10**6)
+        owned.step(11)
+        timed.now += 3_600.0
+        owned.step()
+        assert gc(timed, 3_600.0) > 9
+
+    before = live(timed)
+    meddled = Meddled(timed, "read", getattr(before, kind)[0].name, go_on)
+    report = quick(meddled) if how == "quick" else verify(meddled, owned.log)
+    assert not before.names & live(timed).names
+    assert (report.ok, wrong(report), report.findings) == (True, {}, [])
+    assert report.episodes_stored == sum(entry.rows for entry in live(timed).segments)
+
+
 def altered(bucket: Bucket, **changes: object) -> None:
     """Change what the newest commit's listing says of a segment."""
 
@@ -299,6 +321,54 @@ def test_a_snapshot_that_does_not_read_is_found(bucket: Bucket, owned: Owned, ho
     assert report.snapshots_damaged == 1
     assert not report.ok
     assert set(wrong(report)) <= {"snapshots_damaged", "commits_wrong"}
+
+
+@pytest.mark.parametrize("before", ["snapshots/", layout.commit(0, 8)])
+def test_a_snapshot_that_is_removed_while_it_is_checked_is_no_damage(bucket: Bucket, before: str) -> None:
+    owned = Owned(bucket, spec=SPEC)
+    owned.step(9)
+    snapshots.create(bucket, "before")
+    compact(bucket, 10**6)
+    # So many that the snapshot's commit is read for the snapshot alone.
+    owned.step(FULL_EVERY)
+
+    def remove() -> None:
+        snapshots.remove(bucket, "before")
+        assert gc(bucket, 0.0)
+
+    report = quick(Meddled(bucket, "read", before, remove))
+    assert not snapshots.names(bucket)
+    assert (report.ok, report.findings) == (True, [])
+
+
+@pytest.mark.parametrize("how", ["quick", "full"])
+def test_a_partition_that_begins_while_it_is_looked_for_is_no_fault(bucket: Bucket, how: str) -> None:
+    first = Owned(bucket, spec=SPEC, partitions=2)
+    first.step(2)
+    # As of a consumer that died in its first commit.
+    bucket.put(layout.segment(1, 0), b"cut")
+    second = Owned(bucket, spec=SPEC, beside=first)
+    meddled = Meddled(bucket, "list", "segments/00001/", lambda: second.step(3))
+    report = quick(meddled) if how == "quick" else verify(meddled, first.log)
+    assert newest(bucket, 1).segments_added
+    assert (report.ok, report.findings) == (True, [])
+
+
+def test_commits_of_a_partition_that_the_topic_does_not_have_are_found(bucket: Bucket) -> None:
+    owned = Owned(bucket, spec=SPEC)
+    owned.step(3)
+    for number in range(3):
+        copy = replace(commits.read(bucket, 0, number), partition=1)
+        bucket.put(copy.name, copy.to_json())
+    full = verify(bucket, owned.log)
+    assert wrong(full) == {"commits_wrong": 1}
+    assert full.findings == [
+        f"partition 1: it has commits, though the topic {TOPIC!r} has 1 partitions: move them out of the store"
+    ]
+    report = quick(bucket)
+    assert wrong(report) == {"commits_wrong": 1}
+    named = min(live(bucket).names)
+    assert report.findings == [f"commit {copy.name}: it names a segment of another partition: {named}"]
 
 
 SPARE = SegmentEntry(f"segments/00000/{'0' * 12}-{'a' * 32}.arrow", 1, 1, 1, 1)

@@ -49,6 +49,7 @@ def format_report(report: Report) -> str:
                 for partition, offset in report.from_offsets.items()
                 if offset
             ),
+            f"{report.episodes_opened_before:,} expected were open there: compared by name, length and end alone",
             f"{report.offsets_lost:,} offsets were deleted from the log before they were judged",
             *_damage(report),
             _verdict(report, "the store holds exactly what the log says", "THE STORE IS NOT WHAT THE LOG SAYS"),

@@ -31,10 +31,10 @@ def fault_of_episodes(entry: SegmentEntry, batch: pa.RecordBatch) -> str | None:
 
 def fault_of_rows(entry: SegmentEntry, batch: pa.RecordBatch) -> str | None:
     """Tell where an entry is not what an open segment has; None where it is."""
-    found = int(steps(batch).sum())
-    if entry.steps == found:
+    told, found = (entry.steps, entry.keys), (int(steps(batch).sum()), segments.row_key_sum(batch))
+    if told == found:
         return None
-    return f"segment {entry.name}: its commit names {entry.steps} steps, it has {found}"
+    return f"segment {entry.name}: its commit names steps and keys {told}, it has {found}"
 
 
 def _described(batch: pa.RecordBatch) -> tuple[int, Ranges, int]:

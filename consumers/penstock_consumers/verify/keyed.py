@@ -88,8 +88,24 @@ def _differing(actual: pa.Table, wanted: pa.Table) -> NDArray[np.bool_]:
     differing = np.zeros(wanted.num_rows, np.bool_)
     for name in wanted.schema.names:
         one, other = actual.column(name), wanted.column(name)
-        if not one.equals(other):
+        if not _alike(one, other):
             # By how they read, since what is not a number equals nothing, itself included.
             pairs = zip(one, other, strict=True)
             differing |= [repr(mine.as_py()) != repr(its.as_py()) for mine, its in pairs]
     return differing
+
+
+def _alike(one: pa.ChunkedArray, other: pa.ChunkedArray) -> bool:
+    """Tell whether columns are equal; unlike Arrow, tell 0 from -0."""
+    return one.equals(other) and all(
+        np.array_equal(np.signbit(mine), np.signbit(its))
+        for mine, its in zip(_floats(one), _floats(other), strict=True)
+    )
+
+
+def _floats(column: pa.ChunkedArray) -> list[NDArray[np.floating]]:
+    """View the floating-point numbers of a column, however deep in lists; nothing where it has others."""
+    values = column.combine_chunks()
+    while pa.types.is_list(values.type) or pa.types.is_fixed_size_list(values.type):
+        values = values.flatten()
+    return [values.to_numpy(zero_copy_only=False)] if pa.types.is_floating(values.type) else []

@@ -17,14 +17,17 @@ EPISODE = ("incarnation", "env", "episode")
 
 
 def open_episodes(producers: Mapping[str, ProducerEntry]) -> pa.RecordBatch:
-    """Name the episodes that are open where producers stand so."""
+    """Name the episodes that are open where producers stand so, each with its chunks, steps and bytes so far."""
     rows = [
-        (name, entry.incarnation, env, episode)
+        (name, entry.incarnation, env, episode, chunk, step, size)
         for name, entry in producers.items()
-        for env, episode, chunk in zip(entry.envs.env, entry.envs.episode, entry.envs.chunk, strict=True)
+        for env, episode, chunk, step, size in zip(
+            entry.envs.env, entry.envs.episode, entry.envs.chunk, entry.envs.step, entry.envs.bytes, strict=True
+        )
         if chunk
     ]
+    columns = ("producer", *EPISODE, "chunk", "step", "bytes")
     names = [row[0] for row in rows]
-    numbers = np.array([row[1:] for row in rows], np.int64).reshape(-1, len(EPISODE))
-    columns: list[Any] = [pa.array(names, pa.string()), *map(pa.array, numbers.T)]
-    return pa.RecordBatch.from_arrays(columns, names=["producer", *EPISODE])
+    numbers = np.array([row[1:] for row in rows], np.int64).reshape(-1, len(columns) - 1)
+    arrays: list[Any] = [pa.array(names, pa.string()), *map(pa.array, numbers.T)]
+    return pa.RecordBatch.from_arrays(arrays, names=columns)

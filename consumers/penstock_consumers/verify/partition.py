@@ -9,10 +9,10 @@ import numpy as np
 import pyarrow as pa
 
 from penstock_consumers.partition import Partition
-from penstock_consumers.store import commits, segments
+from penstock_consumers.store import commits, layout, segments
 from penstock_consumers.store.commits import Live
 from penstock_consumers.store.replay_store import ReplayStore
-from penstock_consumers.verify.entries import fault_of_episodes, fault_of_rows
+from penstock_consumers.verify.blank import BLANK, filled_up
 from penstock_consumers.verify.keyed import Keyed
 from penstock_consumers.verify.opened import EPISODE, open_episodes
 from penstock_consumers.verify.retirement import Retirement
@@ -21,7 +21,7 @@ from penstock_schemas.chunks import fixed, steps
 from penstock_schemas.errors import CorruptStoreError, TopicError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Iterable, Iterator
 
     from numpy.typing import NDArray
 
@@ -29,12 +29,20 @@ if TYPE_CHECKING:
     from penstock_consumers.store.bucket import Bucket
     from penstock_consumers.store.commits import Commit, Limits, SegmentEntry
     from penstock_consumers.store.manifest import Manifest
+    from penstock_consumers.verify.reading import Read
     from penstock_consumers.verify.report import Report
+    from penstock_consumers.verify.stored import Stored
     from penstock_schemas.log import Reader, Record, TopicInfo
 
 _POLL_SECONDS = 1.0
 _SILENT_POLLS = 30
 _ROW = (*EPISODE, "chunk")
+# What the log tells of an episode whose first records it no longer has.
+_NUMBERS = ["producer", *EPISODE, "length", "ends", "abort_reason", "closed_offset", "closed_ms"]
+
+
+class MovedOnError(Exception):
+    """The log or the store has moved on past what was to be compared."""
 
 
 class Verification:
@@ -45,19 +53,18 @@ class Verification:
         bucket: Bucket,
         found: Manifest,
         topic: TopicInfo,
-        newest: Commit,
+        stored: Stored,
         report: Report,
         progress: Progress,
     ) -> None:
         self._bucket = bucket
         self._spec = found.spec
         self._topic = topic
-        self._newest = newest
+        self._newest = stored.commit
         self._report = report
         self._progress = progress
-        self._live = commits.live_at(bucket, newest)
-        stored = self._read(self._live.segments, segments.episode_schema(found.spec), fault_of_episodes)
-        self._stored = Keyed(stored, EPISODE)
+        self._stored = Keyed(self._intact(stored.episodes), EPISODE)
+        self._stored_rows = self._intact(stored.rows)
         # What judging the log again has come to: its newest commit, and the segments that are open there.
         self._scratch = Scratch(found)
         self._store = ReplayStore(self._scratch, found.spec.stream, topic)
@@ -68,7 +75,7 @@ class Verification:
         self._retirement = Retirement(None, Live())
 
     def run(self, reader: Reader, start: int) -> None:
-        """Verify, where the log begins at `start`."""
+        """Verify, where the log begins at `start`; raises `MovedOnError` where it soon begins beyond what is read."""
         number = self._newest.partition
         base = self._begin(start)
         offset = base.high_water if base else 0
@@ -93,32 +100,22 @@ class Verification:
         self._count_stored()
         self._count_beyond(offset)
 
-    def _read(
-        self,
-        entries: Iterable[SegmentEntry],
-        schema: pa.Schema,
-        fault_of: Callable[[SegmentEntry, pa.RecordBatch], str | None],
-    ) -> list[pa.RecordBatch]:
-        """Read segments of the store; those that are damaged are counted, and left out where they do not read."""
+    def _intact(self, found: Iterable[Read[pa.RecordBatch]]) -> list[pa.RecordBatch]:
+        """Leave out segments that are missing or damaged, which are counted, as are entries that are wrong."""
         report = self._report
         batches = []
-        for entry in entries:
-            try:
-                batches.append(segments.read(self._bucket, entry, schema))
-            except CorruptStoreError as error:
+        for read in found:
+            if read.fault:
+                report.found(read.fault)
+            if read.kept is None:
                 report.segments_damaged += 1
-                report.found(str(error))
                 continue
-            if not segments.intact(self._bucket, entry):
-                report.segments_damaged += 1
-                report.found(f"segment {entry.name}: its bytes are not those that were written")
-            elif fault := fault_of(entry, batches[-1]):
-                report.commits_wrong += 1
-                report.found(fault)
+            report.commits_wrong += bool(read.fault)
+            batches.append(read.kept)
         return batches
 
     def _begin(self, start: int) -> Commit | None:
-        """Choose where to begin: nowhere, or the oldest commit from which the log and the open rows are whole."""
+        """Choose where to begin: nowhere, or the oldest commit that the log reaches."""
         if start == 0:
             return None
         number = self._newest.partition
@@ -130,28 +127,34 @@ class Verification:
             else:
                 low = middle + 1
         base = commits.read(self._bucket, number, low)
-        live = commits.live_at(self._bucket, base)
-        whole = self._intact(live.open)
-        while len(whole) < len(live.open) and base.number < self._newest.number:
-            base = commits.read(self._bucket, number, base.number + 1)
-            live = live.after(base)
-            whole = self._intact(live.open)
-        for entry in whole:
-            self._scratch.put(entry.name, self._bucket.read(entry.name))
-        self._judged, self._open = base, whole
+        self._judged, self._open = base, self._reopened(base)
         return base
 
-    def _intact(self, entries: Iterable[SegmentEntry]) -> tuple[SegmentEntry, ...]:
-        return tuple(entry for entry in entries if segments.intact(self._bucket, entry))
+    def _reopened(self, base: Commit) -> tuple[SegmentEntry, ...]:
+        """Write what is open at a commit to where the log is judged again, as far as it was not collected since."""
+        schema, entries = segments.open_schema(self._spec), commits.live_at(self._bucket, base).open
+        read = (segments.read_intact(self._bucket, entry, schema) for entry in entries)
+        stored = [batch for batch in read if batch is not None]
+        return tuple(
+            segments.write_rows(self._scratch, layout.open_segment(base.partition, base.number), [batch])
+            for batch in filled_up(self._spec, open_episodes(base.producers), stored)
+        )
 
     def _records(self, reader: Reader, offset: int) -> Iterator[Record]:
         number = self._newest.partition
         reader.seek(self._topic.name, number, offset)
         silent = 0
         while silent < _SILENT_POLLS:
-            records = reader.poll(_POLL_SECONDS)
+            try:
+                records = reader.poll(_POLL_SECONDS)
+            except TopicError as error:
+                if reader.bounds(self._topic.name, number)[0] > offset:
+                    raise MovedOnError from error
+                raise
             silent = 0 if records else silent + 1
-            yield from records
+            for record in records:
+                offset = record.offset + 1
+                yield record
         raise TopicError(f"partition {number}: the log gives no more records; is Kafka up?")
 
     def _replay(self, commit: Commit, records: Iterator[Record]) -> None:
@@ -186,6 +189,13 @@ class Verification:
         return self._partition
 
     def _compare(self, expected: pa.RecordBatch) -> None:
+        blank = fixed(expected, "opened_offset") == BLANK
+        self._report.episodes_opened_before += int(blank.sum())
+        self._look_up(expected.filter(pa.array(~blank)))
+        self._look_up(expected.filter(pa.array(blank)).select(_NUMBERS))
+
+    def _look_up(self, expected: pa.RecordBatch) -> None:
+        """Compare episodes with those that are stored, by the columns that they have."""
         report, lengths = self._report, fixed(expected, "length")
         missing, wrong = self._stored.compare(expected)
         report.episodes_expected += len(lengths)
@@ -242,14 +252,17 @@ class Verification:
             [batch.filter(pa.array(still_open.find(batch) >= 0)) for batch in batches]
             for batches in (
                 [segments.read(self._scratch, entry, schema) for entry in self._open],
-                self._read(self._live.open, schema, fault_of_rows),
+                self._stored_rows,
             )
         )
         rows = Keyed(stored, _ROW)
         for batch in expected:
-            missing, wrong = rows.compare(batch)
-            self._count_open(batch, missing, "missing")
-            self._count_open(batch, wrong, "wrong")
+            blank = fixed(batch, "offset") == BLANK
+            names = batch.filter(pa.array(blank)).select(["producer", *_ROW])
+            for part in (batch.filter(pa.array(~blank)), names):
+                missing, wrong = rows.compare(part)
+                self._count_open(part, missing, "missing")
+                self._count_open(part, wrong, "wrong")
         for batch, seen in rows.seen_by_batch():
             report.rows_open += batch.num_rows
             report.steps_open += int(steps(batch).sum())

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from functools import reduce
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
@@ -16,16 +16,21 @@ from penstock_consumers.store.commits import FULL_EVERY, Live, Retired
 from penstock_consumers.verify.entries import fault_of_episodes, fault_of_rows
 from penstock_consumers.verify.keyed import Keyed
 from penstock_consumers.verify.opened import EPISODE, open_episodes
+from penstock_consumers.verify.reading import Segments, read_living
 from penstock_consumers.verify.report import Report
 from penstock_consumers.verify.traces import expect_no_traces
 from penstock_schemas.chunks import fixed, steps
 from penstock_schemas.errors import CorruptStoreError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator, Mapping
+
+    from numpy.typing import NDArray
 
     from penstock_consumers.store.bucket import Bucket
-    from penstock_consumers.store.commits import Commit, SegmentEntry
+    from penstock_consumers.store.commits import Commit
+    from penstock_consumers.store.snapshots import Held
+    from penstock_consumers.verify.reading import Read
     from penstock_schemas.stream import StreamSpec
 
 _CLASSES = ("ended", "aborted", "duplicate", "orphan", "superseded")
@@ -79,6 +84,29 @@ class _Known:
     wrong: dict[str, str]
 
 
+@dataclass(frozen=True, slots=True)
+class _Kept:
+    """What is counted of a segment: its rows' names and steps, and of episodes the versions of the policy."""
+
+    keys: pa.RecordBatch
+    steps: NDArray[Any]
+    versions: NDArray[np.int64]
+
+
+def _keep_of_episodes(batch: pa.RecordBatch) -> _Kept:
+    versions: NDArray[np.int64] = np.unique(batch.column("policy_version").flatten().to_numpy())
+    return _Kept(_keys(batch), fixed(batch, "length").copy(), versions)
+
+
+def _keep_of_rows(batch: pa.RecordBatch) -> _Kept:
+    return _Kept(_keys(batch), steps(batch), np.empty(0, np.int64))
+
+
+def _keys(batch: pa.RecordBatch) -> pa.RecordBatch:
+    # What is taken is copied, so that no more of the segment stays in memory.
+    return batch.select(["producer", *EPISODE]).take(pa.array(np.arange(batch.num_rows)))
+
+
 def _known(bucket: Bucket, partition: int, numbers: range) -> _Known:
     """Read commits, the last first, down to one that lists all that lives; and tell what lives after them."""
     found: list[Commit | None] = []
@@ -127,11 +155,11 @@ class _Quick:
         self, bucket: Bucket, spec: StreamSpec, partition: int, report: Report, met: _Met, progress: Progress
     ) -> None:
         self._bucket = bucket
-        self._spec = spec
         self._partition = partition
         self._report = report
         self._met = met
-        self._progress = progress
+        self._episodes = Segments(bucket, segments.episode_schema(spec), _keep_of_episodes, fault_of_episodes, progress)
+        self._rows = Segments(bucket, segments.open_schema(spec), _keep_of_rows, fault_of_rows, progress)
 
     def run(self) -> None:
         report = self._report
@@ -139,7 +167,9 @@ class _Quick:
         if not count:
             expect_no_traces(self._bucket, self._partition, report)
             return
-        known = _known(self._bucket, self._partition, range(count))
+        known = read_living(
+            lambda: _known(self._bucket, self._partition, range(self._count_on(count))), self._episodes, self._rows
+        )
         for name, fault in known.wrong.items():
             if name not in self._met.wrong:
                 self._wrong(name, fault)
@@ -151,6 +181,7 @@ class _Quick:
         report.offsets_lost += counters.get("offsets_lost", 0)
         report.episodes_retired += retired.episodes
         report.steps_retired += retired.steps
+        self._check_names(known.live, known.newest)
         damaged = report.segments_damaged
         self._check_episodes(known)
         rows_open = self._count_open(known, known.newest)
@@ -163,36 +194,35 @@ class _Quick:
         listed = filter(None, map(layout.commit_named, self._bucket.list(layout.commits(self._partition))))
         there = {number for _, number in listed}
         count = max(there, default=-1) + 1
-        while _is_there(self._bucket, layout.commit(self._partition, count)):
-            there.add(count)
-            count += 1
         for number in range(count):
             name = layout.commit(self._partition, number)
             if number not in there and not _is_there(self._bucket, name):
                 self._wrong(name, f"commit {name}: it is missing, though later ones exist")
+        return self._count_on(count)
+
+    def _count_on(self, count: int) -> int:
+        """Answer how many commits there are by now, of which there were so many."""
+        while _is_there(self._bucket, layout.commit(self._partition, count)):
+            count += 1
         return count
+
+    def _check_names(self, live: Live, newest: Commit) -> None:
+        """Expect segments of this partition: those of another are read as its own as well."""
+        strays = [name for name in live.names if not name.startswith(layout.segments(self._partition))]
+        if strays:
+            self._wrong(newest.name, f"commit {newest.name}: it names a segment of another partition: {min(strays)}")
 
     def _check_episodes(self, known: _Known) -> None:
         report = self._report
         keys = []
-        self._progress.expect(sum(entry.steps for entry in known.live.segments))
-        for entry in known.live.segments:
-            batch = self._read(entry, segments.episode_schema(self._spec), known)
-            self._progress.advance(entry.steps)
-            if batch is None:
-                continue
-            lengths = fixed(batch, "length")
-            report.episodes_stored += batch.num_rows
-            report.steps_stored += int(lengths.sum())
-            versions = np.unique(batch.column("policy_version").flatten().to_numpy())
-            report.policy_versions = np.union1d(np.array(report.policy_versions, np.int64), versions).tolist()
-            if fault := fault_of_episodes(entry, batch):
-                self._wrong(entry.name, fault)
-            if entry.name in known.certain:
-                # What is taken is copied, so that no more of the segment stays in memory.
-                keys.append(batch.select(["producer", *EPISODE, "length"]).take(pa.array(np.arange(batch.num_rows))))
-        again = Keyed(keys, EPISODE).repeated()
-        lengths = np.concatenate([np.empty(0, np.int64), *(fixed(batch, "length") for batch in keys)])
+        for name, kept in self._kept(self._episodes.read(known.live.segments), known):
+            report.episodes_stored += kept.keys.num_rows
+            report.steps_stored += int(kept.steps.sum())
+            report.policy_versions = np.union1d(np.array(report.policy_versions, np.int64), kept.versions).tolist()
+            if name in known.certain:
+                keys.append(kept)
+        again = Keyed([kept.keys for kept in keys], EPISODE).repeated()
+        lengths = np.concatenate([np.empty(0, np.int64), *(kept.steps for kept in keys)])
         if again.any():
             report.episodes_duplicated += int(again.sum())
             report.steps_duplicated += int(lengths[again].sum())
@@ -202,16 +232,11 @@ class _Quick:
         """Count the stored rows whose episodes are open."""
         still_open = Keyed([open_episodes(newest.producers)], EPISODE)
         rows = 0
-        for entry in known.live.open:
-            batch = self._read(entry, segments.open_schema(self._spec), known)
-            if batch is None:
-                continue
-            of_open = batch.filter(pa.array(still_open.find(batch) >= 0))
-            rows += of_open.num_rows
-            self._report.rows_open += of_open.num_rows
-            self._report.steps_open += int(steps(of_open).sum())
-            if fault := fault_of_rows(entry, batch):
-                self._wrong(entry.name, fault)
+        for _, kept in self._kept(self._rows.read(known.live.open), known):
+            of_open = still_open.find(kept.keys) >= 0
+            rows += int(of_open.sum())
+            self._report.steps_open += int(kept.steps[of_open].sum())
+        self._report.rows_open += rows
         return rows
 
     def _check_conservation(self, live: Live, newest: Commit, rows_open: int) -> None:
@@ -227,28 +252,26 @@ class _Quick:
         if read != told:
             self._wrong(name, f"commit {name}: {read} chunk rows were read, {told} are accounted for")
 
-    def _read(self, entry: SegmentEntry, schema: pa.Schema, known: _Known) -> pa.RecordBatch | None:
-        """Read a segment; None for one that is damaged, which is counted, or that may have been let go."""
-        if entry.name not in known.certain and not _is_there(self._bucket, entry.name):
-            return None
-        try:
-            batch = segments.read(self._bucket, entry, schema)
-        except CorruptStoreError as error:
-            self._damaged(entry.name, str(error))
-            return None
-        if not segments.intact(self._bucket, entry):
-            self._damaged(entry.name, f"segment {entry.name}: its bytes are not those that were written")
-            return None
-        self._met.intact.add(entry.name)
-        return batch
-
-    def _damaged(self, name: str, fault: str) -> None:
-        self._report.segments_damaged += 1
-        self._met.wrong.add(name)
-        self._report.found(fault)
+    def _kept(self, found: Iterable[Read[_Kept]], known: _Known) -> Iterator[tuple[str, _Kept]]:
+        """Give what was kept of segments, by name; those that are damaged are counted, and entries that are wrong."""
+        for read in found:
+            name = read.entry.name
+            if read.kept is None:
+                # Whether another was let go is not known.
+                if name in known.certain or not read.missing:
+                    self._report.segments_damaged += 1
+                    self._note(name, read.fault)
+                continue
+            self._met.intact.add(name)
+            if read.fault:
+                self._wrong(name, read.fault)
+            yield name, read.kept
 
     def _wrong(self, name: str, fault: str) -> None:
         self._report.commits_wrong += 1
+        self._note(name, fault)
+
+    def _note(self, name: str, fault: str) -> None:
         self._met.wrong.add(name)
         self._report.found(fault)
 
@@ -256,11 +279,13 @@ class _Quick:
 def _check_snapshot(bucket: Bucket, name: str, report: Report, met: _Met, progress: Progress) -> None:
     """Count a snapshot that does not read, or of which a commit or a segment is missing or damaged."""
     try:
-        faults = list(_faults_in(bucket, name, met, progress))
+        held = snapshots.find(bucket, name)
+        faults = list(_faults_in(bucket, held or {}, met, progress))
+        # What a name that was removed meanwhile held may be collected.
+        if not faults or repr(snapshots.find(bucket, name)) != repr(held):
+            return
     except CorruptStoreError as error:
         faults = [(None, str(error))]
-    if not faults:
-        return
     report.snapshots_damaged += 1
     for fault in (fault for wrong, fault in faults if wrong not in met.wrong):
         report.found(f"snapshot {name}: {fault}")
@@ -270,9 +295,11 @@ def _check_snapshot(bucket: Bucket, name: str, report: Report, met: _Met, progre
     met.wrong.update(wrong for wrong, _ in faults if wrong is not None)
 
 
-def _faults_in(bucket: Bucket, name: str, met: _Met, progress: Progress) -> Iterator[tuple[str | None, str]]:
+def _faults_in(
+    bucket: Bucket, snapshot: Mapping[int, Held], met: _Met, progress: Progress
+) -> Iterator[tuple[str | None, str]]:
     """Tell what is wrong with a snapshot, and with which object where it is with one that it names."""
-    for partition, held in snapshots.load(bucket, name).items():
+    for partition, held in snapshot.items():
         known = _known(bucket, partition, range(held.commit - held.commit % FULL_EVERY, held.commit + 1))
         yield from known.wrong.items()
         if not known.wrong and repr(known.live.segments) != repr(held.live.segments):

@@ -13,8 +13,9 @@ class Report:
 
     Of the log's records, `messages` were judged again, beginning at `from_offsets` by partition, and `messages_behind`
     have no commit yet; `offsets_lost` were deleted from the log before they were judged, and none can say what was in
-    them. What retention removed is `retired`, and not missing. `rows_open` are the chunk rows, `steps_open` the steps
-    that are stored of episodes that have not ended.
+    them. Of the episodes expected, `episodes_opened_before` were open where that begins, and what they held there was
+    collected: their names, lengths and ends alone are compared. What retention removed is `retired`, and not missing.
+    `rows_open` are the chunk rows, `steps_open` the steps that are stored of episodes that have not ended.
     """
 
     episodes_expected: int = 0
@@ -28,6 +29,7 @@ class Report:
     steps_missing: int = 0
     steps_duplicated: int = 0
     steps_wrong: int = 0
+    episodes_opened_before: int = 0
     episodes_retired: int = 0
     steps_retired: int = 0
     rows_open: int = 0
