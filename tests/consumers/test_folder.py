@@ -155,6 +155,7 @@ def test_what_dead_writers_left_is_named_with_its_age(tmp_path: Path, monkeypatc
     bucket = open_bucket(tmp_path)
     bucket.put("a/b/1", b"x")
     (tmp_path / "a" / ".nfs0001").write_bytes(b"is another's")
+    (tmp_path / "a" / "b" / f".1.{'0' * 32}.swp").write_bytes(b"is another's too")
 
     def killed(*_: object) -> None:
         raise KeyboardInterrupt
@@ -171,6 +172,40 @@ def test_what_dead_writers_left_is_named_with_its_age(tmp_path: Path, monkeypatc
     assert list(bucket.list("")) == ["a/b/1"]
     bucket.delete(name)
     assert list(bucket.leftovers("a/b/")) == list(bucket.leftovers("no/where/")) == []
+
+
+def test_what_a_writer_takes_away_while_it_is_looked_for_is_no_leftover(tmp_path: Path) -> None:
+    leftovers = [tmp_path / f".{number}.{'0' * 32}" for number in range(3)]
+    for path in leftovers:
+        path.write_bytes(b"x")
+    found = open_bucket(tmp_path).leftovers()
+    next(found)
+    for path in leftovers:
+        path.unlink()
+    assert list(found) == []
+
+
+def test_a_folder_may_be_made_by_another_writer_meanwhile(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    bucket = open_bucket(tmp_path)
+    bucket.put("a/1", b"x")
+    sync = os.fsync
+
+    def meanwhile(descriptor: int) -> None:
+        (tmp_path / "b").mkdir(exist_ok=True)
+        sync(descriptor)
+
+    monkeypatch.setattr(os, "fsync", meanwhile)
+    bucket.put("b/1", b"x")
+    assert bucket.create("b/2", b"x")
+
+
+def test_what_is_written_leaves_no_file_open(tmp_path: Path) -> None:
+    bucket = open_bucket(tmp_path)
+    before = len(list(Path("/proc/self/fd").iterdir()))
+    for number in range(3):
+        bucket.put(f"a{number}/1", b"x")
+        bucket.create(f"a{number}/2", b"x")
+    assert len(list(Path("/proc/self/fd").iterdir())) == before
 
 
 def test_an_object_is_as_old_as_its_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

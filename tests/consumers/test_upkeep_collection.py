@@ -12,7 +12,7 @@ from penstock_consumers.upkeep import Retention, Upkeep, UpkeepSettings, compact
 from penstock_consumers.upkeep.head import Head
 from penstock_consumers.upkeep.upkeep import COLLECT_EVERY
 from penstock_consumers.verify import verify
-from penstock_schemas.errors import CorruptStoreError, FencedError, StoreError
+from penstock_schemas.errors import CorruptStoreError, FencedError, StoreError, StoreUnavailableError
 from tests.consumers.messages import SPEC, WrappedBucket, open_partition, take_all
 from tests.consumers.stores import Writer, episodes, stream
 from tests.consumers.upkept import Meddled, Owned, Timed, live, newest
@@ -179,7 +179,7 @@ def test_what_a_snapshot_does_not_tell_is_not_guessed(bucket: Timed, caplog: pyt
     # The owner goes on.
     Upkeep(bucket, UpkeepSettings(collect_seconds=0.0)).run(owned.partition)
     assert before <= stored(bucket)
-    assert "partition 0 is not collected" in caplog.text
+    assert "partition 0 is not wholly collected" in caplog.text
 
 
 def test_a_reader_that_is_overtaken_is_told_and_goes_on_at_a_newer_commit(bucket: Timed) -> None:
@@ -324,10 +324,16 @@ def test_a_partition_without_commits_has_nothing_to_collect(bucket: Timed) -> No
     assert owned.partition.live == Live()
 
 
-def test_what_may_not_be_deleted_stays_and_the_owner_goes_on(bucket: Timed, caplog: pytest.LogCaptureFixture) -> None:
+@pytest.mark.parametrize("operation", ["delete", "list"])
+@pytest.mark.parametrize("error", [StoreError, StoreUnavailableError])
+def test_what_may_not_be_deleted_stays_and_the_owner_goes_on(
+    bucket: Timed, caplog: pytest.LogCaptureFixture, operation: str, error: type[Exception]
+) -> None:
     class Locked(WrappedBucket):
-        def delete(self, name: str) -> None:
-            raise StoreError(f"store {self.url}: cannot delete {name!r}: the bucket has a lock")
+        def operate(self, call: Callable[..., Any], *arguments: Any) -> Any:
+            if call.__name__ == operation:
+                raise error(f"store {self.url}: cannot {operation} {arguments[0]!r}: the bucket has a lock")
+            return super().operate(call, *arguments)
 
     owned = Owned(bucket, spec=SPEC)
     owned.step(12)
@@ -335,6 +341,70 @@ def test_what_may_not_be_deleted_stays_and_the_owner_goes_on(bucket: Timed, capl
     owned.step(COLLECT_EVERY)
     assert Upkeep(Locked(bucket), UpkeepSettings(collect_seconds=0.0)).run(owned.partition).collected == 0
     assert "the bucket has a lock" in caplog.text
+
+
+def test_one_object_that_may_not_be_deleted_keeps_no_other(bucket: Timed) -> None:
+    class Locked(WrappedBucket):
+        def delete(self, name: str) -> None:
+            if name == locked:
+                raise StoreError(f"store {self.url}: cannot delete {name!r}: the object has a lock")
+            super().delete(name)
+
+    owned = Owned(bucket, spec=SPEC)
+    owned.step(12)
+    compact(bucket, 10**6)
+    owned.step(COLLECT_EVERY)
+    goes = stored(bucket) - live_at(bucket, newest(bucket).number)
+    locked = min(goes)
+    with pytest.raises(StoreError, match=f"{locked}.*the object has a lock"):
+        gc(Locked(bucket), 0.0)
+    assert stored(bucket) & goes == {locked}
+
+
+def test_a_partition_that_may_not_be_collected_keeps_no_other(bucket: Timed) -> None:
+    class Locked(WrappedBucket):
+        def delete(self, name: str) -> None:
+            if name.startswith("segments/00000/"):
+                raise StoreError(f"store {self.url}: cannot delete {name!r}: the object has a lock")
+            super().delete(name)
+
+    writer = Writer(bucket, stream())
+    for partition in range(3):
+        for number in range(partition + 1):
+            bucket.put(layout.segment(partition, number), b"of one that died")
+        for _ in range(4):
+            writer.commit(partition)
+    with pytest.raises(StoreError, match=r"segments/00000/.*the object has a lock"):
+        gc(Locked(bucket), 0.0)
+    assert stored(bucket) == set(bucket.list("segments/"))
+    bucket.put(layout.segment(1, 0), b"of one that died")
+    assert gc(bucket, 0.0) == 2
+    assert not list(bucket.list("segments/"))
+
+
+def test_a_call_tries_so_many_at_most_and_the_next_ones_others(bucket: Timed, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Locked(WrappedBucket):
+        def delete(self, name: str) -> None:
+            tried.append(name)
+            if name in locked:
+                raise StoreError(f"store {self.url}: cannot delete {name!r}: the object has a lock")
+            super().delete(name)
+
+    monkeypatch.setattr(upkeep, "MOST_COLLECTED", 5)
+    monkeypatch.setattr(upkeep, "COLLECT_EVERY", 3)
+    owned = Owned(bucket, spec=SPEC)
+    owned.step(12)
+    compact(bucket, 10**6)
+    owned.step(3)
+    tried: list[str] = []
+    locked = set(sorted(stored(bucket) - live_at(bucket, newest(bucket).number))[:6])
+    keeper = Upkeep(Locked(bucket), UpkeepSettings(collect_seconds=0.0, compact_bytes=1))
+    while stored(bucket) - locked - live_at(bucket, newest(bucket).number):
+        tried.clear()
+        keeper.run(owned.partition)
+        assert len(tried) <= 5
+        owned.step(1)
+    assert locked <= stored(bucket)
 
 
 def test_a_call_deletes_so_many_at_most_and_the_next_ones_the_rest(
@@ -350,5 +420,6 @@ def test_a_call_deletes_so_many_at_most_and_the_next_ones_the_rest(
     told = [keeper.run(owned.partition).collected]
     while told[-1] == 5:
         told.append(keeper.run(owned.partition).collected)
+    assert max(told) == 5
     assert sum(told) == expected - len(stored(bucket)) > 5
     assert gc(bucket, 0.0) == 0

@@ -6,11 +6,11 @@ from typing import TYPE_CHECKING
 import pytest
 
 from penstock_consumers.replay import Replay
-from penstock_consumers.store import commits
+from penstock_consumers.store import commits, layout
 from penstock_consumers.store.bucket import open_bucket
 from penstock_consumers.store.commits import KEYS_MODULUS, Ranges, Retired, SegmentEntry
 from penstock_consumers.upkeep import Retention, Upkeep, UpkeepSettings, compact, retain
-from penstock_consumers.upkeep.retention import expired
+from penstock_consumers.upkeep.retention import expired, shares
 from penstock_consumers.verify import verify
 from penstock_schemas.errors import SettingsError
 from tests.consumers.messages import SPEC, TOPIC, open_partition, stored_episodes, take_all
@@ -66,6 +66,10 @@ def test_so_many_versions_are_kept(versions: int, count: int) -> None:
     assert len(gone(acted, versions=versions)) == count
 
 
+def test_a_segment_stays_for_the_newest_version_in_it() -> None:
+    assert len(gone([segment(at, version=version) for at, version in enumerate((4, 5, 9))], versions=5)) == 1
+
+
 def test_none_goes_before_an_older_one() -> None:
     acted = [segment(0, version=9), *(segment(at, version=0) for at in range(1, 10))]
     assert gone(acted, versions=1) == []
@@ -81,6 +85,14 @@ def test_a_limit_that_lets_go_is_enough() -> None:
 @pytest.mark.parametrize(("limits", "count"), [({"steps": 200}, 5), ({"steps": 201}, 4), ({"bytes": 2_000}, 5)])
 def test_the_limits_of_the_store_are_shared(limits: dict[str, float], count: int) -> None:
     assert len(gone(TEN, shares=4, **limits)) == count
+
+
+def test_the_limits_of_the_store_are_shared_by_the_partitions_that_have_commits() -> None:
+    bucket = open_bucket("memory://")
+    for partition in (0, 3):
+        bucket.put(layout.commit(partition, 0), b"{}")
+    limits = (Retention(steps=1), Retention(bytes=1), Retention(seconds=1.0), Retention(versions=1))
+    assert [shares(bucket, one) for one in limits] == [2, 2, 1, 1]
 
 
 def two_partitions(bucket: Bucket) -> list[Owned]:

@@ -99,9 +99,9 @@ def test_another_format_and_garbage_are_refused(bucket: Bucket, owned: Owned) ->
     snapshots.create(bucket, "before")
     kept = json.loads(bucket.read(NAME).to_pybytes())
     bucket.put(NAME, json.dumps({**kept, "format": layout.FORMAT + 1}).encode())
-    with pytest.raises(StoreFormatError, match=f"snapshot {NAME}: format version 3, this Penstock reads 2"):
+    with pytest.raises(StoreFormatError, match=f"snapshot {NAME}: format version 4, this Penstock reads 3"):
         snapshots.load(bucket, "before")
-    for data in (b"", b"[]", b"{}", b'{"format":2}', json.dumps({**kept, "partitions": {"0": {}}}).encode()):
+    for data in (b"", b"[]", b"{}", b'{"format":3}', json.dumps({**kept, "partitions": {"0": {}}}).encode()):
         bucket.put(NAME, data)
         with pytest.raises(CorruptStoreError, match=f"snapshot {NAME}: does not read"):
             Replay.open(bucket, snapshot="before")

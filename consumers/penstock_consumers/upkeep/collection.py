@@ -10,10 +10,10 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from itertools import chain, islice
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from penstock_consumers.store import commits, layout, snapshots
-from penstock_schemas.errors import CorruptStoreError
+from penstock_schemas.errors import CorruptStoreError, StoreError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -22,8 +22,15 @@ if TYPE_CHECKING:
     from penstock_consumers.store.commits import Commit
 
 
-def collect(bucket: Bucket, newest: Commit, collect_seconds: float, most: int | None = None) -> int:
-    """Collect a partition whose newest commit is `newest`, `most` objects at most; give how many were deleted.
+class Collected(NamedTuple):
+    """How many objects were deleted, and why the first of those was not that may not be, where there are any."""
+
+    deleted: int
+    refused: StoreError | None
+
+
+def collect(bucket: Bucket, newest: Commit, collect_seconds: float, most: int | None = None) -> Collected:
+    """Collect a partition whose newest commit is `newest`; `most` objects are tried at most.
 
     It looks at the ages of as many commits as their number has binary digits, and lists the segments.
     """
@@ -32,13 +39,21 @@ def collect(bucket: Bucket, newest: Commit, collect_seconds: float, most: int | 
         range(newest.number + 1), latest, key=lambda number: _written(bucket, newest.partition, number)
     )
     if number == 0:
-        return 0
+        return Collected(0, None)
     settled = commits.read(bucket, newest.partition, number - 1)
     # What is collected does not depend on when snapshots are read: a later one names what lives at W or later.
-    garbage = list(islice(chain(_segments(bucket, settled), _leftovers(bucket, settled, latest)), most))
-    for name in garbage:
-        bucket.delete(name)
-    return len(garbage)
+    garbage = [*_segments(bucket, settled), *_leftovers(bucket, settled, latest)]
+    # From elsewhere each time, so that what may not be deleted keeps nothing else.
+    start = newest.number % max(len(garbage), 1)
+    deleted, refused = 0, None
+    for name in islice(chain(garbage[start:], garbage[:start]), most):
+        try:
+            bucket.delete(name)
+        except StoreError as error:
+            refused = refused or error
+        else:
+            deleted += 1
+    return Collected(deleted, refused)
 
 
 def _segments(bucket: Bucket, settled: Commit) -> list[str]:

@@ -52,8 +52,15 @@ def retain(bucket: Bucket, limits: Retention) -> Retired:
 
 
 def gc(bucket: Bucket, collect_seconds: float) -> int:
-    """Delete what no reader of the last `collect_seconds` of the storage's clock can need; give how many objects."""
-    return sum(collection.collect(bucket, commit, collect_seconds) for commit in commits.newest_of_each(bucket))
+    """Delete what no reader of the last `collect_seconds` of the storage's clock can need; give how many objects.
+
+    Raises `StoreError` where some may not be deleted, when all others are.
+    """
+    collected = [collection.collect(bucket, commit, collect_seconds) for commit in commits.newest_of_each(bucket)]
+    for each in collected:
+        if each.refused is not None:
+            raise each.refused
+    return sum(each.deleted for each in collected)
 
 
 def _at_head(bucket: Bucket, number: int, step: Callable[[Head], T]) -> T:

@@ -82,11 +82,14 @@ class Upkeep:
         if newest is None or newest.number < self._collected.get(partition.partition, 0) + COLLECT_EVERY:
             return 0
         collected = 0
+        refused: Exception | None = None
         try:
-            collected = collect(self._bucket, newest, self._settings.collect_seconds, MOST_COLLECTED)
+            collected, refused = collect(self._bucket, newest, self._settings.collect_seconds, MOST_COLLECTED)
         except (StoreError, StoreUnavailableError) as error:
+            refused = error
+        if refused is not None:
             # What is left lying costs room; what comes in goes on.
-            _LOG.error("partition %d is not collected: %s", partition.partition, error)
+            _LOG.error("partition %d is not wholly collected: %s", partition.partition, refused)
         if collected < MOST_COLLECTED:
             self._collected[partition.partition] = newest.number
         return collected
