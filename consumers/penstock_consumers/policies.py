@@ -10,12 +10,14 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import socket
 import time
 import uuid
 from collections.abc import Mapping
 from contextlib import ExitStack, suppress
 from pathlib import Path
+from threading import Lock
 from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
@@ -36,8 +38,11 @@ _TIMEOUT_SECONDS = 60.0
 _POLL_SECONDS = 0.2
 # As producers take them: see `Behaviour` there.
 _LIMITS = {"epsilon": (0.0, 1.0), "temperature": (1e-30, 1e30), "noise": (0.0, 1e30)}
+_REAL = int | float | np.integer | np.floating
 # What safetensors holds and numpy knows; the widest has 8 bytes.
 _NUMBERS, _WIDEST = "biuf", 8
+# Names that it does not hold: its own, and what has no UTF-8.
+_RESERVED, _SURROGATE = "__metadata__", re.compile("[\ud800-\udfff]")
 
 
 class PolicyPublisher:
@@ -63,6 +68,10 @@ class PolicyPublisher:
         self._stream = stream
         self._topic = f"policies.{stream}"
         self._bucket = open_bucket(store) if isinstance(store, str | Path) else store
+        # Threads may share a publisher: one version after the other.
+        self._publishing = Lock()
+        # Whether an announcement is, which the log may yet take.
+        self._given_up = False
         # Tells this learner's claims from any other's.
         self._writer = f"{socket.gethostname()}/{os.getpid()}/{uuid.uuid4().hex}"
         described = manifest.load(self._bucket)
@@ -106,19 +115,17 @@ class PolicyPublisher:
         """
         settings = _settings(epsilon=epsilon, temperature=temperature, noise=noise)
         weights = _weights(policy, {} if connectors is None else connectors)
-        record = PolicyRecord(self._claim(weights, settings), weights, settings)
-        value, headers = encode_policy(record)
-        self._bucket.put(layout.POLICIES + record.object_name, record.to_safetensors())
-        # Whoever was stopped for a while may have been overtaken meanwhile: it announces nothing that goes back.
-        if self._claimed_by(record.version + 1) is not None:
-            raise self._contested(record.version + 1)
-        try:
-            self._appender.append(self._topic, 0, key=KEY, value=value, headers=headers).result(_TIMEOUT_SECONDS)
-        except TimeoutError as error:
-            raise LogUnavailableError(
-                f"topic {self._topic!r}: policy version {record.version} was not acknowledged within "
-                f"{_TIMEOUT_SECONDS:g} s: check the log, and publish again"
-            ) from error
+        with self._publishing:
+            record = PolicyRecord(self._claim(weights, settings), weights, settings)
+            self._bucket.put(layout.POLICIES + record.object_name, record.to_safetensors())
+            # Whoever was stopped for a while may have been overtaken meanwhile: it announces nothing that goes back.
+            if self._claimed_by(record.version + 1) is not None:
+                raise self._contested(record.version + 1)
+            self._announce(record)
+            # Or while the announcement was under way.
+            if self._claimed_by(record.version + 1) is not None:
+                self._announce_newer(record.version)
+                raise self._contested(record.version + 1)
         return record
 
     def last(self) -> PolicyRecord | None:
@@ -145,9 +152,32 @@ class PolicyPublisher:
                 self.newest = version
                 return version
             if self._claimed_by(version) != self._writer:
+                if self._given_up:
+                    # It may have come behind the other learner's since.
+                    self._announce_newer(self.newest)
                 raise self._contested(version)
             # An earlier try of our own, for other weights, whose answer was lost.
             self.newest = version
+
+    def _announce(self, record: PolicyRecord) -> None:
+        value, headers = encode_policy(record)
+        try:
+            self._appender.append(self._topic, 0, key=KEY, value=value, headers=headers).result(_TIMEOUT_SECONDS)
+        except TimeoutError as error:
+            self._given_up = True
+            raise LogUnavailableError(
+                f"topic {self._topic!r}: policy version {record.version} was not acknowledged within "
+                f"{_TIMEOUT_SECONDS:g} s: check the log, and publish again"
+            ) from error
+
+    def _announce_newer(self, version: int) -> None:
+        """Announce the newest version that is kept behind this one: the topic's last record is all that is left of it.
+
+        One that is kept later is announced later.
+        """
+        while (newest := self.last()) is not None and newest.version > version:
+            self._announce(newest)
+            version = newest.version
 
     def _claimed_by(self, version: int) -> str | None:
         """Who has claimed a version; None where nobody has."""
@@ -207,33 +237,38 @@ def _kafka(servers: str) -> Log:
 
 
 def _announced(log: Log, topic: str) -> int:
-    """The version that the last record of a topic announces; 0 where there is none that reads."""
+    """The newest version that a topic announces; 0 where there is none that reads."""
     reader = log.reader()
+    newest = 0
     try:
-        start, end = reader.bounds(topic, 0)
-        if start == end:
-            return 0
-        reader.seek(topic, 0, end - 1)
+        at, end = reader.bounds(topic, 0)
+        reader.seek(topic, 0, at)
         deadline = time.monotonic() + _TIMEOUT_SECONDS
-        while time.monotonic() < deadline:
+        while at < end:
             records = reader.poll(_POLL_SECONDS)
+            for record in records:
+                with suppress(PolicyRejectedError):
+                    newest = max(newest, decode_announcement(record).version)
             if records:
-                return decode_announcement(records[-1]).version
-    except PolicyRejectedError:
-        return 0
+                at, deadline = records[-1].offset + 1, time.monotonic() + _TIMEOUT_SECONDS
+            elif time.monotonic() > deadline:
+                raise LogUnavailableError(
+                    f"topic {topic!r}: its records from offset {at} on did not come within {_TIMEOUT_SECONDS:g} s: "
+                    "check it"
+                )
+        return newest
     finally:
         reader.close()
-    raise LogUnavailableError(f"topic {topic!r}: its last record did not come within {_TIMEOUT_SECONDS:g} s: check it")
 
 
-def _settings(**given: float | None) -> dict[str, float]:
+def _settings(**given: Any) -> dict[str, float]:
     settings = {}
     for name, value in given.items():
         if value is None:
             continue
         least, most = _LIMITS[name]
-        # NaN is in no range.
-        if not least <= value <= most:
+        # A bool is a number to Python; NaN is in no range.
+        if isinstance(value, bool) or not isinstance(value, _REAL) or not least <= value <= most:
             raise PolicyError(f"{name}={value!r}: use a number from {least:g} to {most:g}")
         settings[name] = float(value)
     return settings
@@ -254,6 +289,8 @@ def _weights(policy: Any, connectors: Mapping[str, Any]) -> dict[str, NDArray[An
     for name in (*named, *connectors):
         if not isinstance(name, str):
             raise PolicyError(f"weight {name!r}: its name is no text: give weights by their names")
+        if name == _RESERVED or _SURROGATE.search(name):
+            raise PolicyError(f"weight {name!r}: safetensors holds none of that name: rename it")
     if not named and not connectors:
         raise PolicyError("no weights to publish: a version without any would act as the one before it")
     for name in connectors:
@@ -269,8 +306,8 @@ def _array(name: str, value: Any) -> NDArray[Any]:
     try:
         # A tensor may be on a device, and may need a gradient.
         array = np.array(value.detach().cpu().numpy() if hasattr(value, "detach") else value, order="C")
-    except TypeError as error:  # torch's, for a dtype that numpy has not
-        raise PolicyError(f"weight {name!r}: {error}: cast it to a dtype that numpy has") from error
+    except (TypeError, ValueError, RuntimeError) as error:  # torch's, for a dtype that numpy has not, or no data
+        raise PolicyError(f"weight {name!r}: {error}: give an array, or a tensor of a dtype that numpy has") from error
     if array.dtype.kind not in _NUMBERS or array.dtype.itemsize > _WIDEST:
         raise PolicyError(f"weight {name!r}: its dtype is {array.dtype}: give floats, integers or booleans")
     if array.dtype.kind == "f" and not np.isfinite(array).all():
@@ -279,4 +316,5 @@ def _array(name: str, value: Any) -> NDArray[Any]:
             f"weight {name!r}: {array[where]} at {where} is not finite: no producer would load it; look at how the "
             "learner came to it (its learning rate, its targets)"
         )
-    return array
+    # What is written is of this byte order, whatever was given.
+    return array.astype(array.dtype.newbyteorder("="), copy=False)

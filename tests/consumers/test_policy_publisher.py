@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from concurrent.futures import Future
+from concurrent.futures import Future, ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -18,9 +18,10 @@ from penstock_consumers.store import layout
 from penstock_consumers.store.bucket import open_bucket
 from penstock_schemas.errors import LogUnavailableError, PolicyError, StoreMismatchError, StoreUnavailableError
 from penstock_schemas.log.memory import MemoryLog
-from penstock_schemas.policies import FOLDER, MAX_INLINE_BYTES, decode_announcement, decode_policy
+from penstock_schemas.policies import FOLDER, MAX_INLINE_BYTES, decode_announcement
 from tests.consumers.messages import WrappedBucket
 from tests.consumers.stores import Writer, stream
+from tests.schemas.announced import policy_in
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -105,7 +106,7 @@ def test_a_version_is_claimed_stored_and_announced(log: MemoryLog, bucket: Bucke
     assert layout.policy_version(layout.POLICIES + record.object_name) == 1
     claim = json.loads(bucket.read("policies/000000000001.json").to_pybytes())
     assert (claim["version"], claim["digest"]) == (1, record.digest.hex())
-    read = decode_policy(announced(log)[-1])
+    read = policy_in(announced(log)[-1])
     assert (read.version, read.settings, read.digest) == (1, {"epsilon": 0.1}, record.digest)
 
 
@@ -123,16 +124,25 @@ def test_a_module_is_published_by_its_state_as_it_is_then(log: MemoryLog, bucket
     record = publisher(log, bucket).publish(module)
     with torch.no_grad():
         module[0].weight += 1.0
-    for read in (record, decode_policy(announced(log)[-1])):
+    for read in (record, policy_in(announced(log)[-1])):
         assert read.weights.keys() == state.keys() == module.state_dict().keys()
         for name, value in state.items():
             assert_array_equal(read.weights[name], value, strict=True)
 
 
+@pytest.mark.parametrize("dtype", [">f4", ">i8", ">u2", "<f8", "?"])
+def test_weights_of_any_byte_order_travel(log: MemoryLog, bucket: Bucket, dtype: str) -> None:
+    given = np.array([[0, 1], [1, 1]], dtype)
+    record = publisher(log, bucket).publish({"w": given})
+    read = policy_in(announced(log)[-1])
+    assert read.digest == record.digest
+    assert_array_equal(read.weights["w"], given)
+
+
 def test_statistics_travel_among_the_weights(log: MemoryLog, bucket: Bucket) -> None:
     statistics = {"connectors.0.mean": np.ones(4), "connectors.0.variance": np.full(4, 2.0)}
     publisher(log, bucket).publish(weights(1.0), connectors=statistics)
-    read = decode_policy(announced(log)[-1]).weights
+    read = policy_in(announced(log)[-1]).weights
     assert read.keys() == {"w", *statistics}
     assert_array_equal(read["connectors.0.variance"], statistics["connectors.0.variance"], strict=True)
 
@@ -142,7 +152,15 @@ def test_statistics_travel_among_the_weights(log: MemoryLog, bucket: Bucket) -> 
     [
         ({"a": np.ones(3), "b": np.array([[1, 2], [3, np.nan]])}, {}, r"weight 'b': nan at \(1, 1\) is not finite"),
         ({"log_std": np.float32("inf")}, {}, r"weight 'log_std': inf at \(\) is not finite"),
-        ({"w": torch.ones(2, dtype=torch.bfloat16)}, {}, r"weight 'w': .*BFloat16: cast it to a dtype that numpy has"),
+        (
+            {"w": torch.ones(2, dtype=torch.bfloat16)},
+            {},
+            r"weight 'w': .*BFloat16: .* of a dtype that",
+        ),
+        ({"w": torch.ones(2, device="meta")}, {}, r"weight 'w': .* no data!: give an array"),
+        ({"w": [[1.0], [2.0, 3.0]]}, {}, r"weight 'w': .* inhomogeneous shape .*: give an array"),
+        ({"__metadata__": np.ones(1)}, {}, "weight '__metadata__': safetensors holds none of that name: rename it"),
+        ({"w\ud800": np.ones(1)}, {}, r"weight 'w\\ud800': safetensors holds none of that name"),
         ({"w": np.array(["text"])}, {}, r"weight 'w': its dtype is <U4: give floats"),
         (3, {}, r"a int to publish: give a torch module, or its weights by name"),
         ({}, {}, "no weights to publish"),
@@ -156,6 +174,8 @@ def test_statistics_travel_among_the_weights(log: MemoryLog, bucket: Bucket) -> 
         ),
         ({"w": np.ones(1)}, {"connectors": []}, r"connectors=\[\]: give arrays by name, as the `weights` of"),
         ({"w": np.ones(1)}, {"epsilon": 1.5}, r"epsilon=1\.5: use a number from 0 to 1"),
+        ({"w": np.ones(1)}, {"epsilon": "0.1"}, "epsilon='0.1': use a number from 0 to 1"),
+        ({"w": np.ones(1)}, {"epsilon": True}, "epsilon=True: use a number from 0 to 1"),
         ({"w": np.ones(1)}, {"temperature": 0.0}, r"temperature=0\.0: use a number from 1e-30"),
         ({"w": np.ones(1)}, {"noise": float("nan")}, r"noise=nan: use a number from 0 to"),
         (
@@ -229,6 +249,59 @@ def test_a_learner_that_was_overtaken_while_it_stood_still_announces_nothing(log
     assert versions(log) == [2]
 
 
+def test_a_learner_that_was_overtaken_while_it_announced_puts_the_newer_version_back(
+    log: MemoryLog, bucket: Bucket
+) -> None:
+    class Slow(Crashing):
+        """Others start and publish while our announcement is on its way, and while we make up for it."""
+
+        def change(self, call: Callable[[], Any]) -> Any:
+            self._left -= 1
+            if self._left in {0, -1}:
+                publisher(log, bucket).publish(weights(2 - self._left))
+            return call()
+
+    slow = Slow(bucket, log, at=3, made=True)
+    ours = publisher(log, slow)
+    ours._appender = slow.appender()
+    with pytest.raises(PolicyError, match="policy version 2 is claimed by"):
+        ours.publish(weights(1))
+    assert versions(log) == [2, 1, 3, 2, 3]
+    newest = policy_in(announced(log)[-1])
+    assert_array_equal(newest.weights["w"], weights(3)["w"], strict=True)
+
+
+def test_a_learner_that_gave_up_an_announcement_puts_the_newer_version_back_when_it_is_told(
+    log: MemoryLog, bucket: Bucket, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    late: list[dict[str, Any]] = []
+
+    class Late:
+        def append(self, topic: str, partition: int, **record: Any) -> Future[Appended]:
+            late.append(record)
+            return Future()
+
+    ours = publisher(log, bucket)
+    appender, ours._appender = ours._appender, Late()
+    monkeypatch.setattr(policies, "_TIMEOUT_SECONDS", 0.01)
+    with pytest.raises(LogUnavailableError, match="not acknowledged"):
+        ours.publish(weights(1))
+    monkeypatch.undo()
+    ours._appender = appender
+    publisher(log, bucket).publish(weights(2))
+    appender.append(TOPIC, 0, **late[0]).result()
+    with pytest.raises(PolicyError, match="policy version 2 is claimed by"):
+        ours.publish(weights(3))
+    assert versions(log) == [2, 1, 2]
+
+
+def test_threads_share_a_publisher(log: MemoryLog, bucket: Bucket) -> None:
+    ours = publisher(log, bucket)
+    with ThreadPoolExecutor(8) as pool:
+        spent = [record.version for record in pool.map(ours.publish, map(weights, range(40)))]
+    assert sorted(spent) == versions(log) == list(range(1, 41))
+
+
 @pytest.mark.parametrize("made", [False, True])
 @pytest.mark.parametrize("at", [1, 2, 3])
 def test_a_learner_that_dies_anywhere_in_publish_leaves_nothing_wrong(
@@ -275,6 +348,9 @@ def test_a_claim_whose_answer_was_lost_is_our_own(log: MemoryLog, bucket: Bucket
 def test_a_store_that_was_begun_anew_goes_on_behind_what_its_topic_announced(log: MemoryLog, bucket: Bucket) -> None:
     for at in range(3):
         publisher(log, bucket).publish(weights(at))
+    # One that was announced late says nothing of those before it.
+    (late, *_) = announced(log)
+    log.appender().append(TOPIC, 0, key=late.key, value=late.value, headers=late.headers).result(1.0)
     anew = publisher(log, open_bucket("memory://"))
     assert anew.newest == 3
     assert anew.publish(weights(9)).version == 4
