@@ -143,18 +143,24 @@ def train(words: argparse.Namespace, replay: Replay, publisher: PolicyPublisher,
             stopped.wait(1.0)
 
 
+class HelpFormatter(argparse.ArgumentDefaultsHelpFormatter, argparse.RawDescriptionHelpFormatter):
+    """Tells defaults, and leaves the text above them as it is."""
+
+
 def main() -> None:
     """Learn as the flags say."""
-    flags = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    flags.add_argument("--store", required=True, help="a folder, or any URL that obstore opens")
-    flags.add_argument("--stream", required=True, help="whose policy is published")
+    flags = argparse.ArgumentParser(description=__doc__, formatter_class=HelpFormatter)
+    flags.add_argument(
+        "--store", required=True, default=argparse.SUPPRESS, help="a folder, or any URL that obstore opens"
+    )
+    flags.add_argument("--stream", required=True, default=argparse.SUPPRESS, help="whose policy is published")
     flags.add_argument("--bootstrap-servers", default="127.0.0.1:9092", help="Kafka, for the announcements")
     flags.add_argument("--seed", type=int, default=0, help="of the network and of what is drawn")
     flags.add_argument("--seconds", type=float, default=float("inf"), help="when to end")
     flags.add_argument("--first-steps", type=int, default=2_000, help="in the store before the first update")
-    flags.add_argument("--batch-size", type=int, default=128)
-    flags.add_argument("--n-step", type=int, default=5)
-    flags.add_argument("--gamma", type=float, default=0.98)
+    flags.add_argument("--batch-size", type=int, default=128, help="transitions in an update")
+    flags.add_argument("--n-step", type=int, default=5, help="steps of reward that a transition sums")
+    flags.add_argument("--gamma", type=float, default=0.98, help="the discount of a step")
     flags.add_argument("--replays", type=float, default=64.0, help="how often a step is learned from, at most")
     flags.add_argument("--publish-updates", type=int, default=100, help="how often to publish, and to read on")
     flags.add_argument("--epsilon", type=float, default=0.05, help="of exploration, in the end")

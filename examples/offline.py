@@ -18,7 +18,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from examples.dqn import COLUMNS, DoubleQ
+from examples.dqn import COLUMNS, DoubleQ, HelpFormatter
 from penstock_consumers.replay import Replay, RunningStatistics
 from penstock_producers.evaluate import evaluate
 from penstock_schemas.chunks import Ends
@@ -65,12 +65,12 @@ def evaluated(record: PolicyRecord, replay: Replay, episodes: int) -> float:
 
 def main() -> None:
     """Learn as the flags say."""
-    flags = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    flags = argparse.ArgumentParser(description=__doc__, formatter_class=HelpFormatter)
     flags.add_argument("--store", default="build/run/store", help="a folder, or any URL that obstore opens")
     flags.add_argument("--weights", type=Path, default=Path("build/offline.safetensors"), help="the file to write")
-    flags.add_argument("--updates", type=int, default=5_000)
+    flags.add_argument("--updates", type=int, default=5_000, help="how many to learn by")
     flags.add_argument("--episodes", type=int, default=100, help="of the evaluation")
-    flags.add_argument("--seed", type=int, default=0)
+    flags.add_argument("--seed", type=int, default=0, help="of the network and of what is drawn")
     words = flags.parse_args()
     torch.set_num_threads(1)  # small matrices: more threads wait for each other
     replay = Replay.open(words.store)

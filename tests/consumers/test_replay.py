@@ -380,7 +380,7 @@ def test_another_format_version(tmp_path: Path) -> None:
     for name in (layout.commit(0, 0), layout.MANIFEST):
         path = tmp_path / name
         path.write_text(json.dumps({**json.loads(path.read_text()), "format": layout.FORMAT + 1}))
-        with pytest.raises(StoreFormatError, match="format version 3, this Penstock reads 2"):
+        with pytest.raises(StoreFormatError, match="format version 4, this Penstock reads 3"):
             Replay.open(tmp_path)
 
 

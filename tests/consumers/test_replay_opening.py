@@ -200,7 +200,7 @@ def test_a_segment_that_is_not_what_was_written_is_refused_when_it_is_opened(
     with pytest.raises(CorruptStoreError, match=rf"segment {entry.name}: .*{told}.*: {RESTORE}"):
         list(replay.episodes())
     with pytest.raises(CorruptStoreError, match=rf"segment {entry.name}: .*{told}.*: {RESTORE}"):
-        list(segments.batches(bucket, entry, segments.episode_schema(SPEC)))
+        list(segments.columns(bucket, entry, segments.episode_schema(SPEC), ["length"]))
     bucket.inner.put(entry.name, whole)
     assert len(list(replay.episodes())) == 2 * SEGMENTS
     assert writer.spec == replay.spec

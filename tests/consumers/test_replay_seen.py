@@ -6,26 +6,27 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from penstock_consumers.replay import Replay, snapshot, versions
+from penstock_consumers.replay import Replay, Where, snapshot, versions
 from penstock_consumers.replay.lookback import Wanted
 from penstock_consumers.replay.parts import parts_until
 from penstock_consumers.replay.seen import Lens
 from penstock_consumers.replay.versions import Acting, Versions
-from penstock_consumers.store import layout
+from penstock_consumers.store import commits, layout
 from penstock_consumers.store.bucket import open_bucket
 from penstock_schemas.chunks import Ends
-from penstock_schemas.connectors import make_pipeline
+from penstock_schemas.connectors import Seen, make_pipeline
+from penstock_schemas.connectors.cast import Cast
 from penstock_schemas.errors import CorruptStoreError, SettingsError, StoreError
 from penstock_schemas.policies import PolicyRecord
-from penstock_schemas.spaces import Discrete, flatten
-from tests.consumers.cut_stores import Part, commit, publish, rolled_out, stream
+from penstock_schemas.spaces import Box, Discrete, flatten
+from tests.consumers.cut_stores import Part, batch_of, commit, publish, rolled_out, stream
 from tests.consumers.mirrored import mirrored_store
 from tests.consumers.stores import Writer
 from tests.schemas.random_spaces import same_bits
-from tests.schemas.test_connectors_equal import VECTOR, descriptions
+from tests.schemas.test_connectors_equal import VECTOR, ZOO, descriptions
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
     from penstock_schemas.spaces import Leaves
 
 VERSIONS = 4
+RECKONING = [{"name": f"{ZOO}:Reckoning"}]
 COLUMNS = ("observation", "next_observation", "id", "step")
 
 
@@ -175,6 +177,8 @@ def test_sequences_show_what_was_seen(made: Any, seed: int, holes: bool, own: bo
 
 @settings(max_examples=20, deadline=None)
 @given(*MADE)
+@example(made=(RECKONING, VECTOR, Discrete(3)), seed=0, holes=False, own=False)
+@example(made=(RECKONING, VECTOR, Box((2,), np.dtype(np.bool_))), seed=0, holes=False, own=False)
 def test_a_scan_shows_what_was_seen(made: Any, seed: int, holes: bool, own: bool) -> None:
     store = Store(made, seed, holes=holes, own=own)
     given = set()
@@ -317,18 +321,87 @@ def test_an_episode_whose_beginning_is_gone_is_left_out_whole() -> None:
         lens.show(snapshot, [wanted])
 
 
-def test_where_all_is_hidden_it_is_said() -> None:
+def test_what_a_refresh_brings_is_shown_by_what_lies_before_it_there() -> None:
+    store = Store(([{"name": "stack", "arguments": {"frames": 3}}], VECTOR, Discrete(2)), 1, holes=False, own=False)
+    drawn = store.replay.transitions(200, connectors=True, columns=COLUMNS, seed=1)
+    next(drawn)
+    # As many segments as before, which hold the same episodes in another order.
+    (newest,) = commits.newest_of_each(store.bucket)
+    entries = commits.live_at(store.bucket, newest).segments
+    again = np.array_split(np.array(store.parts)[::-1], len(entries))
+    batches = (batch_of(store.spec, some.tolist(), store.records, 100 * at) for at, some in enumerate(again))
+    store.writer.commit(newest.partition, *batches, removed=tuple(entry.name for entry in entries))
+    assert store.replay.refresh()
+    batch = next(drawn)
+    (observation,) = flatten(store.pipeline.space, batch["observation"])
+    for shown, name, step in zip(observation, batch["id"], batch["step"].tolist(), strict=True):
+        assert same_bits(shown, store.seen(name)[0][step])
+
+
+def test_what_a_refresh_brings_the_beginning_of_is_given_from_then_on() -> None:
+    store = Store(([{"name": "stack"}], VECTOR, Discrete(2)), 6, holes=True, own=False, later=True)
+    drawn = store.replay.transitions(500, connectors=True, columns=COLUMNS)
+    assert set(next(drawn)["id"]) == {part.id for part in store.shown}
+    hidden = store.hidden & store.stored
+    store.store_all()
+    assert store.replay.refresh()
+    shown = {part.id for part in store.shown}
+    assert hidden & shown
+    assert store.hidden & store.stored
+    assert set(next(drawn)["id"]) == shown
+
+
+def test_an_episode_that_is_kept_keeps_nothing_beside_it_in_memory() -> None:
+    store = Store(([{"name": "stack"}], VECTOR, Discrete(2)), 0, holes=False, own=False)
+    for episode in store.replay.episodes(connectors=True):
+        (observation,) = flatten(store.pipeline.space, episode.observation)
+        assert observation.base is None
+
+
+@pytest.mark.parametrize("name", ["normalize", "cast", "flatten", "stack"])
+def test_what_looks_back_at_nothing_hides_nothing(name: str) -> None:
+    described = [{"name": name} | ({"arguments": {"frames": 1}} if name == "stack" else {})]
+    made = described, VECTOR, Discrete(3)
+    store = Store(made, 0, holes=False, own=False, only=lambda part: part.continues is not None)
+    assert store.stored
+    found = {episode.id: episode for episode in store.replay.episodes(connectors=True)}
+    assert found.keys() == store.stored
+    assert all(same_bits(episode.observation, *store.seen(name)) for name, episode in found.items())
+
+
+class Derived(Cast):
+    """Derived from a connector that recalls nothing; it may do otherwise, and says nothing of it."""
+
+    def __call__(self, seen: Seen) -> Leaves:
+        return super().__call__(seen)
+
+
+def test_a_connector_that_is_derived_from_one_that_recalls_nothing_may_recall() -> None:
+    made = [{"name": f"{__name__}:Derived"}], VECTOR, Discrete(3)
+    store = Store(made, 0, holes=False, own=False, only=lambda part: part.continues is not None)
+    found = {episode.id for episode in store.replay.episodes(connectors=True)}
+    assert found == store.stored - store.hidden
+    assert store.stored & store.hidden
+
+
+@pytest.mark.parametrize(
+    ("where", "said"),
+    [
+        (None, "can be shown as the policy saw it: .* read without connectors"),
+        (Where(length=(1, None)), r"that fulfils length \(1, None\) can be shown as the policy saw it"),
+        (Where(length=(1000, None)), r"fulfils length \(1000, None\): length reaches from "),
+    ],
+)
+def test_where_all_is_hidden_it_is_said(where: Where | None, said: str) -> None:
     made = [{"name": "stack"}], VECTOR, Discrete(2)
     store = Store(made, 0, holes=False, own=False, only=lambda part: part.continues is not None and part.key[3] < 2)
     assert store.replay.steps
     assert not store.shown
-    for view in (store.replay.transitions, store.replay.sequences):
-        with pytest.raises(StoreError, match=r"as the policy saw it: .* read without connectors"):
-            view(connectors=True)
-    with pytest.raises(StoreError, match="no episode in the store can be shown"):
-        list(store.replay.episodes(connectors=True))
-    with pytest.raises(StoreError, match="no step in the store can be shown"):
-        list(store.replay.scan(connectors=True))
+    for view in (store.replay.transitions, store.replay.sequences, store.replay.scan):
+        with pytest.raises(StoreError, match=f"no step in the store {said}"):
+            next(view(where=where, connectors=True))
+    with pytest.raises(StoreError, match=f"no episode in the store {said}"):
+        next(store.replay.episodes(where=where, connectors=True))
 
 
 def test_a_version_that_is_gone_is_told() -> None:

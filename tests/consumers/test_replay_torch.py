@@ -1,6 +1,8 @@
 from __future__ import annotations
 
+import contextlib
 import copy
+import dataclasses
 import itertools
 import math
 import multiprocessing
@@ -9,13 +11,14 @@ import weakref
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import pyarrow as pa
 import pytest
 import torch
 from torch.utils.data import DataLoader
 
 from penstock_consumers.replay import Mixture, Replay, Uniform, Where
 from penstock_consumers.replay.torch import Prefetch, ReplayDataset, ReplayLoader, tensors, to_device
-from penstock_consumers.replay.torch.dataset import _refreshing, _unless_empty
+from penstock_consumers.replay.torch.dataset import _Refreshing
 from penstock_consumers.replay.torch.loader import _bytes
 from penstock_consumers.replay.torch.share import Share
 from penstock_consumers.replay.torch.shipped import Shipped
@@ -235,7 +238,7 @@ def test_shares_have_nothing_in_common_and_everything_together(folder: Path, of:
     shares = [Share.of_where(where, number, of) for number in range(of)]
 
     def each(view: str) -> list[list[Any]]:
-        return [list(_unless_empty(getattr(replay, view)(where=share))) for share in shares]
+        return [list(getattr(replay, view)(where=share)) for share in shares]
 
     steps = [joined(batch["reward"].tolist() for batch in batches) for batches in each("scan")]
     assert joined(steps) == joined(batch["reward"].tolist() for batch in replay.scan(where=where))
@@ -271,6 +274,27 @@ def test_a_share_may_be_empty_and_the_whole_may_not(folder: Path) -> None:
     for workers in (0, 2):
         with pytest.raises(StoreError, match=r"no step in the store fulfils length \(41, 41\)"):
             taken(loader(ReplayDataset(folder, "scan", where=Where(length=(41, 41))), workers), 1)
+
+
+@pytest.mark.parametrize("where", [None, Where(length=(1, None))])
+@pytest.mark.parametrize("workers", [0, 2])
+def test_a_share_may_be_hidden_and_the_whole_may_not(tmp_path: Path, workers: int, where: Where | None) -> None:
+    spec = dataclasses.replace(stream(), policy={"connectors": [{"name": "stack"}]})
+    writer = Writer(open_bucket(tmp_path), spec)
+    lost = episodes(spec, [5, 5], first=1)
+    at = lost.batch.schema.get_field_index("continues")
+    batch = lost.batch.set_column(at, lost.batch.schema.field(at), pa.array([0, 1], pa.int64()))
+    writer.commit(0, dataclasses.replace(lost, batch=batch))
+
+    def read(view: Any) -> DataLoader[Any]:
+        return loader(ReplayDataset(tmp_path, view, where=where, connectors=True), workers)
+
+    for view in ("scan", "episodes"):
+        with pytest.raises(StoreError, match="can be shown as the policy saw it"):
+            taken(read(view), 1)
+    writer.commit(1, episodes(spec, [5, 5], first=10))
+    assert len(rewards(read("scan"))) == 10
+    assert len(list(read("episodes"))) == 2
 
 
 def test_processes_of_torch_distributed_are_ranks(tmp_path: Path) -> None:
@@ -416,11 +440,29 @@ def test_a_store_that_does_not_answer_is_asked_again_later(folder: Path, caplog:
             raise StoreUnavailableError("503 Slow Down")
 
     away: Any = Away()
-    assert list(_refreshing(away, iter(range(3)), 0.0)) == [0, 1, 2]
-    assert "503 Slow Down" in caplog.text
+    assert list(_Refreshing(away, iter([0, 1]), 0.0)) == [0, 1]
+    # Before the second, and before the end.
+    assert caplog.text.count("503 Slow Down") == 2
 
 
 # Errors
+
+
+@pytest.mark.parametrize("seconds", [None, 0.0])
+@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize("make", [loader, together])
+def test_an_error_ends_no_endless_view(folder: Path, make: Any, workers: int, seconds: float | None) -> None:
+    away = (folder / "segments").rename(folder / "away")
+    batches = iter(make(ReplayDataset(folder, batch_size=8, refresh_seconds=seconds), workers))
+    for _ in range(2 + 2 * workers):
+        with pytest.raises(CorruptStoreError):
+            next(batches)
+    away.rename(folder / "segments")
+    for _ in range(2 * workers):
+        # What its workers have tried by now.
+        with contextlib.suppress(CorruptStoreError):
+            next(batches)
+    assert len(taken(batches, 2 + 2 * workers)) == 2 + 2 * workers
 
 
 def test_a_worker_s_error_is_raised_with_its_message(folder: Path, tmp_path: Path) -> None:

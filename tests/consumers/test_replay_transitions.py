@@ -2,13 +2,14 @@ from __future__ import annotations
 
 import itertools
 import tracemalloc
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
 
 from penstock_consumers.progress import Progress
-from penstock_consumers.replay import Prioritized, Recency, Replay, Uniform, Where
+from penstock_consumers.replay import Prioritized, Recency, Replay, Uniform, Where, transitions
 from penstock_consumers.replay.opening import Opener
 from penstock_consumers.replay.where import Condition
 from penstock_consumers.store.bucket import open_bucket
@@ -191,8 +192,11 @@ def test_a_store_without_steps() -> None:
     assert len(next(replay.transitions())["reward"]) == 256
 
 
-@pytest.mark.parametrize("n_step", [2, 3, 10, 10**30])
-def test_n_steps_are_summed_up_to_the_end_of_the_episode(bucket: Bucket, n_step: int) -> None:
+@pytest.mark.parametrize(("n_step", "at_a_time"), [(2, 1 << 18), (3, 100), (10, 1 << 18), (10**30, 1)])
+def test_n_steps_are_summed_up_to_the_end_of_the_episode(
+    bucket: Bucket, n_step: int, at_a_time: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(transitions, "_REWARDS_AT_A_TIME", at_a_time)
     replay = Replay.open(bucket)
     batch = drawn(replay, 3_000, n_step=n_step, gamma=0.9)
     stored = list(replay.episodes())
@@ -211,6 +215,17 @@ def test_n_steps_are_summed_up_to_the_end_of_the_episode(bucket: Bucket, n_step:
         assert batch["policy_version"][at] == episode.policy_version[step]
         assert batch["log_prob"][at] == episode.extras["log_prob"][step]
     assert batch["reward"].dtype == episode.reward.dtype
+
+
+def test_sums_of_rewards_that_are_integers_are_not_rounded() -> None:
+    bucket = open_bucket("memory://")
+    writer = Writer(bucket, replace(stream(), reward_dtype=np.dtype(np.int32)))
+    writer.commit(0, episodes(writer.spec, [9]))
+    replay = Replay.open(bucket)
+    batch = drawn(replay, 64, n_step=2, gamma=0.25)
+    later = np.append(np.arange(1, 9), 0)[batch["step"]]
+    np.testing.assert_array_equal(batch["reward"], batch["step"] + 0.25 * later)
+    assert drawn(replay, 64)["reward"].dtype == np.int32
 
 
 def test_only_the_columns_that_are_asked_for_in_their_own_order(bucket: Bucket) -> None:
@@ -305,15 +320,16 @@ def test_a_refresh_looks_only_into_new_segments(view: str, tmp_path: Path, monke
         return runs(self, segment)
 
     monkeypatch.setattr(Condition, "runs", counted)
-    for where, again in ((Where(length=(2, None)), 1), (Where(age_seconds=(None, 0.008)), 2)):
-        folder = tmp_path / str(again)
+    newest = {"age_seconds": (None, 0.008)}, {"versions_behind": (None, 2)}
+    for at, (where, again) in enumerate([(Where(length=(2, None)), 1), *((Where(**asked), 2) for asked in newest)]):
+        folder = tmp_path / str(at)
         writer = Writer(open_bucket(folder), stream())
         for number in range(5):
-            writer.commit(0, episodes(writer.spec, [3, 1, 4], first=3 * number))
+            writer.commit(0, episodes(writer.spec, [3, 1, 4], first=3 * number, version=number))
         replay = Replay.open(folder)
         batches = getattr(replay, view)(200, where=where)
         next(batches)
-        writer.commit(0, episodes(writer.spec, [5, 2, 6], first=15))
+        writer.commit(0, episodes(writer.spec, [5, 2, 6], first=15, version=5))
         replay.refresh()
         looked.clear()
         batch = next(batches)

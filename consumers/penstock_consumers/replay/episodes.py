@@ -15,7 +15,6 @@ from penstock_consumers.replay.where import Where
 from penstock_consumers.store import layout
 from penstock_consumers.store.commits import ranges_of
 from penstock_schemas.chunks import Ends
-from penstock_schemas.errors import StoreError
 from penstock_schemas.spaces import unflatten
 from penstock_schemas.stream import INFO, METRIC, STATE
 
@@ -240,8 +239,8 @@ def _stored_in(asked: _Asked) -> Iterator[Episode]:
     for episode in asked:
         given = True
         yield episode
-    if asked.condition and not given:
-        raise StoreError(asked.condition.nothing(asked.snapshot, "episode"))
+    if not given:
+        asked.condition.check_found(asked.snapshot, "episode")
 
 
 def _found(snapshot: Snapshot, producer: str, wanted: Mapping[str, int]) -> Iterator[tuple[int, Segment, int]]:

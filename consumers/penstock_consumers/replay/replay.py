@@ -194,7 +194,7 @@ class Replay:
 
         Raises:
             SettingsError: `where` or `columns` make no sense.
-            StoreError: with the first episode, where none fulfils `where`.
+            StoreError: with the first episode, where none fulfils `where`, or none of those can be shown.
         """
         lens = Lens.of(connectors, self._spec, self._bucket)
         where = arguments.condition(where)
@@ -268,7 +268,7 @@ class Replay:
 
         Raises:
             SettingsError: an argument makes no sense.
-            StoreError: with the first batch, where no step fulfils `where`.
+            StoreError: with the first batch, where no step fulfils `where`, or none of those can be shown.
         """
         lens = Lens.of(connectors, self._spec, self._bucket)
         where = arguments.condition(where)

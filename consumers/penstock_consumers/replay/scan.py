@@ -14,7 +14,6 @@ from penstock_consumers.replay.runs import Runs
 from penstock_consumers.replay.segment import given_dtypes
 from penstock_consumers.replay.transitions import Transitions
 from penstock_schemas.columns import ranges
-from penstock_schemas.errors import StoreError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator
@@ -84,8 +83,8 @@ def _batches(
         progress.advance(snapshot.entries[number].steps)
     if filled:
         yield view.read(_InOrder(snapshot, stretches, spec))(slice(None))
-    elif condition and not given:
-        raise StoreError(condition.nothing(snapshot))
+    elif not given:
+        condition.check_found(snapshot)
 
 
 def _between(runs: Runs, behind: NDArray[np.int64], at: int, until: int) -> Runs:

@@ -11,6 +11,7 @@ from penstock_consumers.replay.chains import Chains, Parts
 from penstock_consumers.replay.frozen import frozen
 from penstock_consumers.replay.lookback import Reader, Wanted, look, windows
 from penstock_consumers.replay.runs import Runs
+from penstock_consumers.replay.segment import given_dtypes
 from penstock_consumers.replay.versions import Acting
 from penstock_consumers.replay.where import Condition
 from penstock_schemas.connectors import Pipeline, Rows, make_pipeline, shown
@@ -97,7 +98,7 @@ class Lens:
         asked = range(len(snapshot.entries)) if among is None else among
         numbers = [number for number in asked if condition.may_hold(snapshot.entries[number])]
         hidden = self.hidden(snapshot, numbers)
-        return _Shown(condition, {snapshot.entries[number].name: of for number, of in hidden.items()})
+        return _Shown(condition, {snapshot.entries[number].name: of for number, of in hidden.items()}, self, snapshot)
 
     def hidden(self, snapshot: Snapshot, numbers: Collection[int]) -> dict[int, NDArray[np.bool_]]:
         """Which episodes of some segments cannot be shown, shape (E,) of each."""
@@ -131,7 +132,7 @@ class Lens:
                 f"episode {name} continues another one, and the store does not hold the {self._pipeline.reach} steps "
                 "before it: its connectors look back at them"
             )
-        return self._shown(snapshot, look(asked, chains, self._pipeline.reach))
+        return self._shown(snapshot, look(asked, chains, self._pipeline.lookback))
 
     def episodes(self, snapshot: Snapshot, number: int, rows: NDArray[np.int64]) -> Iterator[Any]:
         """Show whole episodes of a segment, given by their rows, in the structure of `space`: arrays (T + 1, *leaf).
@@ -154,10 +155,11 @@ class Lens:
         led = np.flatnonzero(looked.age)
         before = Reader(snapshot, looked.number_before[led], looked.step_before[led])
         versions, acted = self._acted(snapshot, looked)
+        reward, dtypes = self._spec.reward_column, given_dtypes(self._spec)
 
-        def behind(column: Column) -> NDArray[Any]:
+        def behind(column: Column, dtype: np.dtype[Any]) -> NDArray[Any]:
             """What came with the step before each observation; 0 where there was none."""
-            values = np.zeros((len(looked.age), *column.shape), column.dtype)
+            values = np.zeros((len(looked.age), *column.shape), dtype)
             values[led] = before.items(column)
             return values
 
@@ -166,8 +168,8 @@ class Lens:
             looked.lead,
             looked.age,
             tuple(map(observed.items, self._spec.observation_columns)),
-            tuple(map(behind, self._spec.action_columns)),
-            behind(self._spec.reward_column),
+            tuple(behind(column, dtypes[column.name]) for column in self._spec.action_columns),
+            behind(reward, reward.dtype),
             acted,
         )
         return shown(self._pipeline, rows, versions)
@@ -216,9 +218,13 @@ class Visible(NamedTuple):
 class _Shown(Condition):
     """A condition, less the episodes that are hidden, by the names of segments."""
 
-    def __init__(self, asked: Condition, hidden: Mapping[str, NDArray[np.bool_]]) -> None:
+    def __init__(
+        self, asked: Condition, hidden: Mapping[str, NDArray[np.bool_]], lens: Lens, snapshot: Snapshot
+    ) -> None:
         super().__init__()
         self._asked = asked
+        self._lens = lens
+        self._snapshot = snapshot
         self._hidden = {name: of for name, of in hidden.items() if of.any()}
 
     def __bool__(self) -> bool:
@@ -237,10 +243,17 @@ class _Shown(Condition):
         hidden = self._hidden.get(segment.entry.name)
         return rows if hidden is None else rows[~hidden[rows]]
 
+    @property
+    def whole(self) -> Condition:
+        # Of another share, what is hidden was not looked for.
+        return self._lens.condition(self._asked.whole, self._snapshot)
+
     def nothing(self, snapshot: Snapshot, what: str = "step") -> str:
-        if self._asked or not self._hidden:
+        if not self._asked.finds(snapshot, what):
             return self._asked.nothing(snapshot, what)
+        asked = f" that fulfils {self._asked}" if self._asked else ""
         return (
-            f"no {what} in the store can be shown as the policy saw it: all are of episodes that continue others, and "
-            "the steps before them, which the connectors look back at, are not in the store: read without connectors"
+            f"no {what} in the store{asked} can be shown as the policy saw it: all are of episodes that continue "
+            "others, and the steps before them, which the connectors look back at, are not in the store: read without "
+            "connectors"
         )

@@ -12,7 +12,7 @@ from penstock_consumers.replay.criteria import MEASURES, Bounds, Ended, Produced
 from penstock_consumers.replay.runs import Runs
 from penstock_consumers.store.commits import ranges_of
 from penstock_schemas.chunks import Ends
-from penstock_schemas.errors import SettingsError
+from penstock_schemas.errors import SettingsError, StoreError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -113,6 +113,9 @@ class Condition:
     def __bool__(self) -> bool:
         return bool(self._criteria)
 
+    def __str__(self) -> str:
+        return " and ".join(map(str, self._criteria))
+
     def may_hold(self, entry: SegmentEntry) -> bool:
         """Tell whether a segment may hold a step that fulfils this, without opening it."""
         return all(criterion.may_hold(ranges_of(entry)) for criterion in self._criteria)
@@ -140,6 +143,22 @@ class Condition:
             episodes[segment.chunk_episode[some & ~chunks]] = False
         return np.flatnonzero(episodes)
 
+    @property
+    def whole(self) -> Condition:
+        """What this is a share of; itself where it is none."""
+        return self
+
+    def check_found(self, snapshot: Snapshot, what: str = "step") -> None:
+        """Where a view gave nothing: raise `StoreError` if something was asked, and no other share has it either."""
+        whole = self.whole
+        if whole and not whole.finds(snapshot, what):
+            raise StoreError(whole.nothing(snapshot, what))
+
+    def finds(self, snapshot: Snapshot, what: str = "step") -> bool:
+        """Tell whether a snapshot holds anything that fulfils this; `what` a view gives."""
+        segments = (snapshot.segment(number) for number, entry in enumerate(snapshot.entries) if self.may_hold(entry))
+        return any(len(self.runs(of).row if what == "step" else self.rows(of)) > 0 for of in segments)
+
     def nothing(self, snapshot: Snapshot, what: str = "step") -> str:
         """Say that a snapshot holds nothing that fulfils this, and what there is; `what` a view gives."""
         read = f"commits read, by partition: {snapshot.numbers}"
@@ -149,9 +168,8 @@ class Condition:
         # Those that nothing fulfils by itself say it all.
         alone = [of for of in self._criteria if not any(map(of.may_hold, ranges))]
         criteria = alone or self._criteria
-        asked = " and ".join(map(str, criteria))
         found = "; ".join(criterion.found(ranges) for criterion in criteria)
-        return f"no {what} in the store fulfils {asked}: {found} ({read}): ask for less, or refresh()"
+        return f"no {what} in the store fulfils {Condition(criteria)}: {found} ({read}): ask for less, or refresh()"
 
     def _episodes(self, segment: Segment) -> NDArray[np.bool_]:
         """Which episodes fulfil what is asked of episodes, shape (E,)."""

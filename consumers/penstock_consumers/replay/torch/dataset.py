@@ -16,7 +16,7 @@ from torch.utils.data import IterableDataset, get_worker_info
 
 from penstock_consumers.replay.arguments import condition, number, whole
 from penstock_consumers.replay.replay import Replay
-from penstock_consumers.replay.torch.share import EmptyShareError, Share
+from penstock_consumers.replay.torch.share import Share
 from penstock_consumers.replay.torch.shipped import Shipped
 from penstock_consumers.replay.torch.tensors import tensors
 from penstock_consumers.store.bucket import is_remote, open_bucket
@@ -46,9 +46,10 @@ class ReplayDataset(IterableDataset[Any]):
     space is a Tuple, a `DataLoader` makes a list of it. What is kept and travels to workers are the arguments; the
     store is opened where it is read, whenever this is iterated over.
 
-    `transitions` and `sequences` have no end. Each worker of each rank draws by itself, from a seed of its own: their
-    draws are independent, and one seed gives one order for a given number of workers and ranks. `scan` and `episodes`
-    are divided among them: each reads a stretch of the store of about as many steps, all together everything once.
+    `transitions` and `sequences` have no end, and an error ends nothing: the next batch is drawn anew. Each worker of
+    each rank draws by itself, from a seed of its own: their draws are independent, and one seed gives one order for a
+    given number of workers and ranks. `scan` and `episodes` are divided among them: each reads a stretch of the store
+    of about as many steps, all together everything once.
 
     Args:
         store: a folder, or any URL that obstore opens.
@@ -124,9 +125,9 @@ class ReplayDataset(IterableDataset[Any]):
                 "use num_workers=0, and Prefetch or to_device to draw ahead"
             )
         batches = self._drawn(number) if self._view in _DRAWN else self._shared(number, of)
-        if worker:
-            return (Shipped(tensors(batch)) for batch in batches)
-        return (tensors(batch) for batch in batches)
+        # An error ends a generator; what has no end is none, and nor are these.
+        given = map(tensors, batches)
+        return map(Shipped, given) if worker else given
 
     def _drawn(self, worker: int) -> Iterator[Any]:
         replay = self._open()
@@ -134,13 +135,14 @@ class ReplayDataset(IterableDataset[Any]):
         seed = int(torch.randint(2**63 - 1, ())) if self._seed is None else self._seed
         rng = np.random.default_rng(np.random.SeedSequence(seed, spawn_key=(self._rank, worker)))
         batches = getattr(replay, self._view)(seed=rng, **self._arguments)
-        return batches if self._refresh_seconds is None else _refreshing(replay, batches, self._refresh_seconds)
+        return batches if self._refresh_seconds is None else _Refreshing(replay, batches, self._refresh_seconds)
 
     def _shared(self, worker: int, workers: int) -> Iterator[Any]:
         replay = self._open()
         where = condition(self._arguments.get("where"))
         share = Share.of_where(where, self._rank * workers + worker, self._world_size * workers)
-        return _unless_empty(getattr(replay, self._view)(**{**self._arguments, "where": share}))
+        batches: Iterator[Any] = getattr(replay, self._view)(**{**self._arguments, "where": share})
+        return batches
 
     def _open(self) -> Replay:
         bucket = open_bucket(self._store)
@@ -200,21 +202,31 @@ def _learns(chooser: Any) -> bool:
     return hasattr(chooser, "update") or any(_learns(part) for part, _ in getattr(chooser, "parts", ()))
 
 
-def _refreshing(replay: Replay, batches: Iterator[Any], seconds: float) -> Iterator[Any]:
-    refreshed = time.monotonic()
-    for batch in batches:
-        yield batch
-        if time.monotonic() - refreshed >= seconds:
-            try:
-                replay.refresh()
-            except StoreUnavailableError as error:
-                # What it has is readable, or says itself that it is not.
-                _LOG.warning("no newer snapshot, and on with the last one: %s", error)
-            refreshed = time.monotonic()
+class _Refreshing:
+    """Batches of a reader that goes on to the newest snapshot between two of them; an error ends nothing."""
 
+    def __init__(self, replay: Replay, batches: Iterator[Any], seconds: float) -> None:
+        self._replay = replay
+        self._batches = batches
+        self._seconds = seconds
+        self._refreshed: float | None = None
 
-def _unless_empty(batches: Iterator[Any]) -> Iterator[Any]:
-    try:
-        yield from batches
-    except EmptyShareError:
-        return
+    def __iter__(self) -> Iterator[Any]:
+        return self
+
+    def __next__(self) -> Any:
+        if self._refreshed is None:
+            # The first is of what was just opened.
+            self._refreshed = time.monotonic()
+        elif time.monotonic() - self._refreshed >= self._seconds:
+            self._refresh()
+        return next(self._batches)
+
+    def _refresh(self) -> None:
+        try:
+            self._replay.refresh()
+        except StoreUnavailableError as error:
+            # What it has is readable, or says itself that it is not.
+            _LOG.warning("no newer snapshot, and on with the last one: %s", error)
+        finally:
+            self._refreshed = time.monotonic()

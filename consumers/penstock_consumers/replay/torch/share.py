@@ -20,16 +20,12 @@ if TYPE_CHECKING:
     from penstock_consumers.store.commits import SegmentEntry
 
 
-class EmptyShareError(Exception):
-    """A share in which there is nothing, while there is something in others, or nothing was asked for."""
-
-
 @dataclass(frozen=True, kw_only=True)
 class Share(Where):
     """What fulfils a `Where` in one of several shares: a stretch of whole episodes, of about as many steps as others.
 
-    Of one snapshot, the shares have nothing in common, and everything together. Where one is empty, reading it raises
-    `EmptyShareError`; where all are, what reading the whole does.
+    Of one snapshot, the shares have nothing in common, and everything together. Where one is empty, reading it gives
+    nothing; where all are, it raises what reading the whole does.
 
     Attributes:
         number: which share.
@@ -68,14 +64,9 @@ class _Shared(Condition):
         first = self._first[entry.name]
         return first < self._end and self._begin <= first + entry.steps and super().may_hold(entry)
 
-    def nothing(self, snapshot: Snapshot, what: str = "step") -> str:
-        if not self._whole or any(self._finds(segment, what) for segment in snapshot.segments):
-            raise EmptyShareError
-        return super().nothing(snapshot, what)
-
-    def _finds(self, segment: Segment, what: str) -> bool:
-        rows = self._whole.runs(segment).row if what == "step" else self._whole.rows(segment)
-        return len(rows) > 0
+    @property
+    def whole(self) -> Condition:
+        return self._whole
 
     def _episodes(self, segment: Segment) -> NDArray[np.bool_]:
         begins = self._first[segment.entry.name] + segment.step_offsets[:-1]
