@@ -154,12 +154,13 @@ def rolled(
     cut_steps: int | None = 13,
     longest: int = 30,
     late: bool = False,
+    alter: Callable[[dict[str, NDArray[Any]]], dict[str, NDArray[Any]]] = lambda weights: weights,
     tamper: Callable[[pa.RecordBatch], pa.RecordBatch] = lambda batch: batch,
 ) -> StreamSpec:
     """Roll out, a new version of each of these settings coming between fragments now and then; give the stream.
 
     `exploration` is what each fragment is chosen by, in turn; as the policy is where there are none. `late` ends
-    fragments while actions are on their way, `tamper` alters what is published.
+    fragments while actions are on their way, `alter` changes the weights further, `tamper` alters what is published.
     """
     rng = np.random.default_rng(0)
     source = EnvSource(f"{ZOO}:Wandering", {"observation": observation, "action": action, "longest": longest})
@@ -196,7 +197,7 @@ def rolled(
         waiting = list(settings) if isinstance(acting, TorchPolicy) else []
         for fragment in range(fragments):
             if fragment % 3 == 2 and waiting:
-                acting.load(publisher.publish(changed(acting._weights(), rng), **waiting.pop(0)))
+                acting.load(publisher.publish(alter(changed(acting._weights(), rng)), **waiting.pop(0)))
             if exploration:
                 acting.exploration = exploration[fragment % len(exploration)]
             for batch in rollout.fragment().batches:

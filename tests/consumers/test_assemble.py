@@ -120,9 +120,9 @@ def test_a_return_is_added_up_in_double_precision() -> None:
     rows = 3
     batch = rows_to_batch(PRODUCER, INCARNATION, [Row(0, 0, 0, 0, rows, Ends.TERMINATED)])
     at = batch.schema.get_field_index("reward")
-    rewards = pa.array([[2.0**24, 1.0, 1.0]], batch.schema.field(at).type)
+    rewards = pa.array([[2.0**24, 1.0, 0.0]], batch.schema.field(at).type)
     batch = batch.set_column(at, batch.schema.field(at), rewards)
-    assert assembled([of_message(batch, 1, [0])]).batch.column("return").to_pylist() == [2.0**24 + 2]
+    assert assembled([of_message(batch, 1, [0])]).batch.column("return").to_pylist() == [2.0**24 + 1]
 
 
 def test_every_kind_of_column_is_gathered_alike() -> None:
@@ -203,7 +203,7 @@ def test_the_returns_of_parts_add_up_and_no_part_is_a_whole() -> None:
             Row(1, 4, 0, 0, 4, Ends.CUT),
             Row(1, 5, 0, 0, 3, Ends.CUT, continues=4),
             Row(1, 6, 0, 0, 2, Ends.TERMINATED, continues=5),
-            Row(1, 7, 0, 0, 1, Ends.TERMINATED),
+            Row(1, 7, 0, 0, 1, Ends.TRUNCATED),
         ],
     )
     at = parts.schema.get_field_index("reward")

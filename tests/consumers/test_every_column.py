@@ -179,10 +179,12 @@ def forge(bucket: Bucket, number: int, changed: Callable[[pa.RecordBatch], pa.Re
     commit = commits.read(bucket, 0, number)
     is_open = bool(commit.open_added)
     (entry,) = commit.open_added or commit.segments_added
-    schema, name = (segments.open_schema, layout.open_segment) if is_open else (segments.episode_schema, layout.segment)
-    forged = segments.write(
-        bucket, name(0, number), [changed(segments.read(bucket, entry, schema(NESTED)))], entry.steps
-    )
+    schema = segments.open_schema if is_open else segments.episode_schema
+    altered = changed(segments.read(bucket, entry, schema(NESTED)))
+    if is_open:
+        forged = segments.write_rows(bucket, layout.open_segment(0, number), [altered])
+    else:
+        forged = segments.write_episodes(bucket, layout.segment(0, number), altered)
     added = {"open_added" if is_open else "segments_added": (forged,)}
     bucket.put(commit.name, replace(commit, **added).to_json())
 

@@ -18,7 +18,7 @@ from penstock_consumers.store.commits import Limits
 from penstock_consumers.store.replay_store import ReplayStore
 from penstock_consumers.upkeep.collection import collect
 from penstock_schemas.chunks import Ends, check
-from penstock_schemas.errors import CorruptStoreError, FencedError
+from penstock_schemas.errors import CorruptStoreError, FencedError, LogUnavailableError
 from penstock_schemas.log.memory import MemoryLog
 from penstock_schemas.messages import Encoded, encode_begin, encode_chunks
 from penstock_schemas.spaces import Text
@@ -39,6 +39,7 @@ from tests.consumers.messages import (
     open_partition,
     records,
     rows_to_batch,
+    store_all,
     stored_episodes,
     stream,
     take_all,
@@ -497,6 +498,15 @@ class CrashingBucket(WrappedBucket):
         raise Crash
 
 
+def begun() -> tuple[MemoryLog, Bucket, ScriptedProducer]:
+    """A log to which a producer has begun to write, and an empty bucket."""
+    log = MemoryLog(clock=Clock())
+    log.create(TOPIC)
+    producer = ScriptedProducer(log)
+    producer.begin()
+    return log, open_bucket("memory://"), producer
+
+
 def scripted_log() -> MemoryLog:
     """A short log whose second half ends episodes that its first half opened."""
     log = MemoryLog(clock=Clock())
@@ -638,6 +648,50 @@ def test_a_record_is_judged_once() -> None:
         partition.take(records(log)[3])
 
 
+def test_offsets_that_the_log_leaves_out_are_passed_over() -> None:
+    log = scripted_log()
+    bucket = open_bucket("memory://")
+    partition = open_partition(log, bucket)
+    for at, record in enumerate(records(log)):
+        partition.take(replace(record, offset=record.offset + 5 * at))
+    partition.commit()
+    newest = commits.newest(bucket, 0)
+    assert newest is not None
+    assert newest.last is not None
+    assert (newest.high_water, newest.last.offset) == (55, 54)
+
+
+def test_nothing_is_committed_before_what_was_set_aside_is_safe() -> None:
+    class Unsafe(Kept):
+        def flush(self) -> None:
+            raise LogUnavailableError("nothing is acknowledged")
+
+    log = scripted_log()
+    append_garbage(log)
+    bucket = open_bucket("memory://")
+    partition = open_partition(log, bucket, quarantine=Unsafe())
+    take_all(partition, log)
+    with pytest.raises(LogUnavailableError):
+        partition.commit()
+    assert commits.newest(bucket, 0) is None
+
+
+@pytest.mark.parametrize("limits", [Limits(max_message_bytes=2_000), Limits(max_raw_bytes=20_000)])
+def test_a_message_over_a_partitions_limits_is_set_aside(limits: Limits) -> None:
+    log = MemoryLog(clock=Clock())
+    log.create(TOPIC)
+    quarantine = Kept()
+    partition = open_partition(log, open_bucket("memory://"), limits, quarantine)
+    producer = ScriptedProducer(log)
+    producer.begin()
+    batch = rows_to_batch(producer.name, producer.incarnation, [Row(0, 0, 0, 0, 1_000, Ends.TERMINATED)])
+    told = {"producer": producer.name, "incarnation": producer.incarnation, "sequence": 0}
+    producer.append(encode_chunks(SPEC, batch, **told, encoding="zstd"))
+    assert 2_000 < records(log)[-1].size < 20_000 < batch.nbytes
+    take_all(partition, log)
+    assert quarantine.records[-1] == (1, "oversized")
+
+
 def test_a_commit_names_where_it_stands() -> None:
     log = scripted_log()
     bucket = open_bucket("memory://")
@@ -654,12 +708,18 @@ def test_a_commit_names_where_it_stands() -> None:
     assert commit.producers["producer-0"] == commits.ProducerEntry(9, 0, 0, start.decode())
 
 
+def test_a_record_is_known_by_its_key_its_value_and_its_headers() -> None:
+    record = records(scripted_log())[1]
+    headers = record.headers
+    others = [
+        *(replace(record, key=b"another"), replace(record, value=b"another"), replace(record, headers=headers[:-1])),
+        *(replace(record, headers=(*headers, ("more", value))) for value in (None, b"")),
+    ]
+    assert len({record_digest(one) for one in (record, *others)}) == 6
+
+
 def test_an_open_segment_lives_until_the_last_of_its_episodes_ends() -> None:
-    log = MemoryLog(clock=Clock())
-    log.create(TOPIC)
-    bucket = open_bucket("memory://")
-    producer = ScriptedProducer(log)
-    producer.begin()
+    log, bucket, producer = begun()
     producer.send(Row(0, 0, 0, 0, 3), Row(1, 0, 0, 0, 2))
     partition = open_partition(log, bucket)
 
@@ -675,6 +735,41 @@ def test_an_open_segment_lives_until_the_last_of_its_episodes_ends() -> None:
     assert live() == (1, 1)
     producer.send(Row(1, 0, 1, 2, 1, Ends.TERMINATED))
     assert live() == (2, 0)
+
+
+def test_a_commit_that_brings_no_rows_writes_none_again() -> None:
+    log, bucket, producer = begun()
+    producer.send(Row(0, 0, 0, 0, 3))
+    store_all(log, bucket)
+    append_tick(log)
+    committed = store_all(log, bucket)
+    assert committed is not None
+    assert (committed.commit.open_added, committed.commit.open_removed) == ((), ())
+
+
+@pytest.mark.parametrize("restarts", [False, True])
+def test_rows_that_lie_dead_in_an_open_segment_are_not_taken_for_those_of_the_next_episode(restarts: bool) -> None:
+    log = MemoryLog(clock=Clock())
+    log.create(TOPIC)
+    bucket = open_bucket("memory://")
+    producer, other = ScriptedProducer(log), ScriptedProducer(log, "producer-1")
+    producer.begin()
+    other.begin()
+    producer.send(Row(0, 0, 0, 0, 4))
+    # So much of it lives that it is not written again.
+    other.send(Row(0, 0, 0, 0, 2_000))
+    store_all(log, bucket)
+    if restarts:
+        producer.begin()
+    else:
+        producer.send(Row(0, 0, 1, 4, 1, Ends.TERMINATED))
+    producer.send(Row(0, int(not restarts), 0, 0, 2))
+    committed = store_all(log, bucket)
+    assert committed is not None
+    assert [entry.rows for entry in commits.live_at(bucket, committed.commit).open] == [2, 1]
+    producer.send(Row(0, int(not restarts), 1, 2, 1, Ends.TERMINATED))
+    store_all(log, bucket)
+    assert [episode["length"] for episode in stored_episodes(bucket)] == ([4, 3] if restarts else [5, 3])
 
 
 def test_the_log_began_above_the_high_water_mark() -> None:
@@ -716,11 +811,7 @@ def test_a_damaged_open_segment_is_named() -> None:
 
 def test_episodes_that_end_together_are_assembled_a_few_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("penstock_consumers.partition._GROUP_BYTES", 3_000)
-    log = MemoryLog(clock=Clock())
-    log.create(TOPIC)
-    bucket = open_bucket("memory://")
-    producer = ScriptedProducer(log)
-    producer.begin()
+    log, bucket, producer = begun()
     producer.send(*(Row(env, 0, 0, 0, 20) for env in range(6)))
     seen: list[int] = []
     store = ReplayStore(bucket, SPEC.stream, log.describe(TOPIC))
@@ -782,11 +873,7 @@ def test_episodes_of_long_texts_are_assembled_apart(monkeypatch: pytest.MonkeyPa
 
 
 def test_the_rest_of_an_episode_that_grew_too_large_is_counted_and_the_next_stored() -> None:
-    log = MemoryLog(clock=Clock())
-    log.create(TOPIC)
-    bucket = open_bucket("memory://")
-    producer = ScriptedProducer(log)
-    producer.begin()
+    log, bucket, producer = begun()
     for chunk in range(5):
         producer.send(Row(0, 0, chunk, 10 * chunk, 10, Ends.TERMINATED if chunk == 4 else Ends.OPEN))
     producer.send(Row(0, 1, 0, 0, 2, Ends.TERMINATED))
@@ -824,6 +911,13 @@ def test_pending_bytes_are_what_messages_take_of_memory() -> None:
     before = partition.pending_bytes
     take_all(partition, log)
     assert partition.pending_bytes - before > 3 * records(log)[-1].size
+    # So is one that is compressed.
+    batch = rows_to_batch(producer.name, producer.incarnation, [Row(0, 0, 2, 1_001, 2_000)])
+    told = {"producer": producer.name, "incarnation": producer.incarnation, "sequence": producer.sequence}
+    producer.append(encode_chunks(SPEC, batch, **told, encoding="zstd"))
+    before = partition.pending_bytes
+    take_all(partition, log)
+    assert partition.pending_bytes - before > batch.nbytes > 3 * records(log)[-1].size
     partition.commit()
     assert partition.pending_bytes == 0
 
@@ -909,23 +1003,18 @@ def test_who_saw_the_store_empty_takes_on_what_others_left_open_there() -> None:
     assert Partition(standby, 0, Kept(), Limits()).open_episodes == 1
 
 
-def test_a_zombie_whose_open_segments_were_collected_is_fenced_and_not_told_of_damage() -> None:
-    log = MemoryLog(clock=Clock())
-    log.create(TOPIC)
-    bucket = open_bucket("memory://")
-    producer = ScriptedProducer(log)
-    producer.begin()
+@pytest.mark.parametrize("ahead", [1, 2])
+def test_a_zombie_whose_open_segments_were_collected_is_fenced_and_not_told_of_damage(ahead: int) -> None:
+    log, bucket, producer = begun()
     producer.send(Row(0, 0, 0, 0, 3))
     first = open_partition(log, bucket)
     take_all(first, log)
     first.commit()
     zombie, owner = (open_partition(log, bucket) for _ in range(2))
-    producer.send(Row(0, 0, 1, 3, 3))
-    take_all(owner, log)
-    owner.commit()
-    producer.send(Row(0, 0, 2, 6, 3, Ends.TERMINATED))
-    take_all(owner, log)
-    owner.commit()
+    for chunk in range(1, ahead + 1):
+        producer.send(Row(0, 0, chunk, 3 * chunk, 3, Ends.TERMINATED if chunk == ahead else Ends.OPEN))
+        take_all(owner, log)
+        owner.commit()
     newest = commits.newest(bucket, 0)
     assert newest is not None
     assert collect(bucket, newest, 0.0)

@@ -290,6 +290,20 @@ def test_a_segment_that_was_written_otherwise_than_its_commit_says_is_fetched_on
     assert bucket.reads == [entries[0].name]
 
 
+def test_a_file_is_on_the_disk_before_it_has_its_name(
+    bucket: Counted, entries: tuple[SegmentEntry, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    synced = []
+
+    def sync(descriptor: int) -> None:
+        (part,) = files(tmp_path)
+        synced.append((part.suffix, os.path.samestat(os.fstat(descriptor), part.stat()), part.read_bytes()))
+
+    monkeypatch.setattr(os, "fsync", sync)
+    whole = Cache(tmp_path).read(bucket, entries[0]).to_pybytes()
+    assert synced == [(".part", True, whole)]
+
+
 @pytest.mark.parametrize("error", [StoreUnavailableError("away"), FileNotFoundError("absent")])
 def test_a_fetch_that_fails_leaves_nothing(
     bucket: Counted, entries: tuple[SegmentEntry, ...], tmp_path: Path, error: Exception
@@ -551,6 +565,24 @@ def test_who_finds_no_room_waits_until_what_is_being_written_can_go(
     assert taken(tmp_path) == entries[1].bytes
 
 
+def test_who_waits_for_room_waits_for_nobody_that_waits_for_it(
+    bucket: Counted, entries: tuple[SegmentEntry, ...], tmp_path: Path
+) -> None:
+    most = max(entry.bytes for entry in entries)
+    with ThreadPoolExecutor(2) as threads:
+        found = []
+
+        def meanwhile() -> None:
+            (part,) = files(tmp_path)
+            for count in (1, 2):
+                found.append(threads.submit(Cache(tmp_path, most).read, Counted(bucket.inner), entries[count]))
+                until_somebody_waits_for(part, count)
+
+        bucket.happens = meanwhile
+        Cache(tmp_path, most).read(bucket, entries[0])
+        assert [read.result().size for read in found] == [entries[1].bytes, entries[2].bytes]
+
+
 def test_a_process_that_is_forked_meanwhile_holds_nobody_up(
     bucket: Counted, entries: tuple[SegmentEntry, ...], tmp_path: Path
 ) -> None:
@@ -579,12 +611,12 @@ def test_a_process_that_is_forked_meanwhile_holds_nobody_up(
             os.waitpid(forked[0], 0)
 
 
-def until_somebody_waits_for(path: Path) -> None:
+def until_somebody_waits_for(path: Path, count: int = 1) -> None:
     """Return once a lock on a file is waited for, as the kernel tells."""
     inode = f":{path.stat().st_ino} "
     until = time.monotonic() + 30.0
-    while not any("->" in line and inode in line for line in LOCKS.read_text().splitlines()):
-        assert time.monotonic() < until, f"nobody waits for {path}"
+    while sum("->" in line and inode in line for line in LOCKS.read_text().splitlines()) < count:
+        assert time.monotonic() < until, f"not {count} wait for {path}"
         threading.Event().wait(0.001)
 
 

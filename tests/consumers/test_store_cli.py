@@ -59,9 +59,9 @@ def test_a_store_that_is_missing(command: str, tmp_path: Path, capsys: pytest.Ca
 
 @pytest.mark.parametrize("command", ["info", "verify"])
 def test_a_store_of_another_format(command: str, store: str, capsys: pytest.CaptureFixture[str]) -> None:
-    open_bucket(store).put(layout.MANIFEST, b'{"format": 3}')
+    open_bucket(store).put(layout.MANIFEST, b'{"format": 4}')
     assert run([command, store]) == 1
-    assert f"error: store {store}: format version 3, this Penstock reads 2" in capsys.readouterr().err
+    assert f"error: store {store}: format version 4, this Penstock reads 3" in capsys.readouterr().err
 
 
 def test_verify_without_kafka_is_an_error_that_names_it(
@@ -176,6 +176,11 @@ def test_a_report_says_from_where_a_partition_was_judged_again() -> None:
     lines = format_report(Report(from_offsets={0: 0, 1: 1_500})).splitlines()
     told = [line for line in lines if line.startswith("partition")]
     assert told == ["partition 1: judged again from offset 1,500 on; what ended before is taken as it is"]
+
+
+def test_a_report_says_of_how_many_episodes_the_values_are_not_known() -> None:
+    lines = format_report(Report(episodes_opened_before=1_200)).splitlines()
+    assert "1,200 expected were open there: compared by name, length and end alone" in lines
 
 
 def test_a_report_tells_of_open_episodes() -> None:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import gymnasium
 import numpy as np
 import pytest
+from gymnasium.envs.classic_control.cartpole import CartPoleEnv
 
 from penstock_consumers.replay import Replay
 from penstock_consumers.replay.parts import join, parts_until
@@ -109,6 +110,19 @@ def test_an_episode_that_does_not(tmp_path: Path, capsys: pytest.CaptureFixture[
     assert told.startswith(f"episode a/pod-0/0/0/0: step {wrong_at}: observation differs at [2]: expected ")
 
 
+class UnclosableEnv(CartPoleEnv):
+    def close(self) -> None:
+        raise RuntimeError("the viewer is gone")
+
+
+def test_an_env_that_raises_when_it_is_closed_hides_no_verdict(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    store = cartpole(tmp_path, WHOLE, replace(CARTPOLE, env={"id": f"{__name__}:UnclosableEnv"}), wrong_at=5)
+    assert replayed(store, "a/pod-0/0/0/0") == 1
+    assert ": step 5: observation differs at [2]: expected " in capsys.readouterr().out
+
+
 @pytest.mark.parametrize(("episode", "joined", "steps"), [(0, 0, 4), (1, 1, 7), (2, 2, 12)])
 def test_parts_are_retraced_from_the_one_with_the_seed(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], episode: int, joined: int, steps: int
@@ -158,7 +172,8 @@ def test_an_env_that_cannot_be_seeded_by_episode(tmp_path: Path, capsys: pytest.
     rows = [replace(row, seed=None) for row in WHOLE]
     assert replayed(cartpole(tmp_path, rows), "a/pod-0/0/0/0") == 2
     told = capsys.readouterr().out
-    assert told == "episode a/pod-0/0/0/0: it has no seed, because its env cannot be seeded by episode\n"
+    why = "because its env cannot be seeded by episode; with --vectorization lanes each has one"
+    assert told == f"episode a/pod-0/0/0/0: it has no seed, {why}\n"
 
 
 @pytest.mark.parametrize("episode", ["a/pod-0/0/0/1", "pod-0/0/0/0", "a/pod-0/0/0/x", "nonsense"])

@@ -77,17 +77,25 @@ def test_compact_names_what_is_damaged(store: str, how: str, capsys: pytest.Capt
     [
         (["compact", "--compact-bytes", str(1 << 31)], "2147483648: bytes, at most 1073741824"),
         (["retain"], "name at least one --retain-…"),
+        (["quarantine", "retry"], "nothing to retry: name places as partition:offset, a --reason, or --all"),
         (["snapshot", "create", "bad name"], "'bad name': up to 100 letters"),
         (["snapshot", "create", "../up"], "'../up': up to 100 letters"),
         (["snapshot", "rm", "bad name"], "'bad name': up to 100 letters"),
     ],
 )
 def test_wrong_words_are_refused(store: str, words: list[str], told: str, capsys: pytest.CaptureFixture[str]) -> None:
-    at = 2 if words[0] == "snapshot" else 1
+    at = 2 if words[0] in {"snapshot", "quarantine"} else 1
     with pytest.raises(SystemExit) as refused:
         run([*words[:at], store, *words[at:]])
     assert refused.value.code == 2
     assert told in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("command", "default"), [("compact", "134217728"), ("gc", "3600.0")])
+def test_help_tells_the_default(command: str, default: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        run([command, "--help"])
+    assert default in capsys.readouterr().out
 
 
 def test_gc_deletes_what_nobody_needs_once_it_is_told(store: str, capsys: pytest.CaptureFixture[str]) -> None:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from prometheus_client import CollectorRegistry
 
+from penstock_consumers.held import take_on
 from penstock_consumers.metrics import ConsumerMetrics
 from penstock_consumers.store import commits
 from penstock_consumers.store.bucket import open_bucket
@@ -26,6 +27,7 @@ from penstock_schemas.errors import (
     TopicError,
 )
 from penstock_schemas.log.memory import MemoryLog
+from penstock_schemas.messages import Encoded
 from tests.consumers.messages import (
     DEAD_LETTERS,
     STREAM,
@@ -34,6 +36,7 @@ from tests.consumers.messages import (
     Row,
     ScriptedProducer,
     WrappedBucket,
+    append,
     append_garbage,
     append_tick,
     open_partition,
@@ -159,15 +162,30 @@ def test_what_is_in_the_log_comes_into_the_store(log: MemoryLog, bucket: Bucket,
 
 
 def test_commits_wait_for_their_time(log: MemoryLog, bucket: Bucket, clock: Clock) -> None:
-    begun(log).send(WHOLE)
+    producer = begun(log)
     member = Member(log, bucket, clock, Cadence(commit_seconds=5))
-    member.run()
-    clock.advance(4.9)
-    member.run()
-    assert commits.newest(bucket, 0) is None
-    clock.advance(0.1)
-    member.run()
-    assert high_water(bucket, 0) == 2
+    for before, after in ((0, 3), (3, 5)):
+        producer.send(Row(0, before, 0, 0, 3, Ends.TERMINATED))
+        member.run()
+        clock.advance(4.9)
+        # The first that waits says when, whatever comes after it.
+        producer.send(Row(0, before + 1, 0, 0, 3, Ends.TERMINATED))
+        member.run()
+        assert high_water(bucket, 0) == before
+        clock.advance(0.1)
+        member.run()
+        assert high_water(bucket, 0) == after
+
+
+def test_what_is_held_tells_how_much_came_and_when(log: MemoryLog, bucket: Bucket) -> None:
+    held = take_on(open_partition(log, bucket), log.describe(TOPIC), log.bounds(TOPIC, 0), now=0.0, upkeep_at=0.0)
+    for now, count in ((1.0, 3), (2.0, 1)):
+        for _ in range(count):
+            append_tick(log)
+        for record in records(log)[held.begin :]:
+            held.take(record, now)
+        held.committed()
+        assert (held.records_committed, held.last_record) == (count, now)
 
 
 def test_commits_wait_for_their_bytes(log: MemoryLog, bucket: Bucket, clock: Clock) -> None:
@@ -333,6 +351,18 @@ def consumed(log: MemoryLog, bucket: Bucket, clock: Clock) -> ScriptedProducer:
     return producer
 
 
+def test_what_was_counted_is_not_counted_again(log: MemoryLog, bucket: Bucket, clock: Clock) -> None:
+    producer = consumed(log, bucket, clock)
+    producer.send(Row(0, 1, 1, 2, 1, Ends.TERMINATED))
+    member = Member(log, bucket, clock)
+    drain(log, bucket, member)
+    assert (member.value("rows_read_total"), member.value("steps_read_total")) == (1, 1)
+    # Nor is what it has counted itself.
+    producer.send(Row(0, 2, 0, 0, 4, Ends.TERMINATED))
+    drain(log, bucket, member)
+    assert (member.value("rows_read_total"), member.value("steps_read_total")) == (2, 5)
+
+
 def test_a_log_that_begins_above_is_a_counted_loss(log: MemoryLog, bucket: Bucket, clock: Clock) -> None:
     producer = consumed(log, bucket, clock)
     producer.send(Row(0, 1, 1, 2, 1, Ends.TERMINATED))
@@ -352,10 +382,21 @@ def test_a_log_that_ends_below_is_refused(log: MemoryLog, bucket: Bucket, clock:
         Member(log, bucket, clock).run()
 
 
-def test_a_log_that_was_rewritten_is_refused(log: MemoryLog, bucket: Bucket, clock: Clock) -> None:
+@pytest.mark.parametrize("begins", [0, 2])
+def test_a_log_that_was_rewritten_is_refused(log: MemoryLog, bucket: Bucket, clock: Clock, begins: int) -> None:
     producer = consumed(log, bucket, clock)
+    log.trim(TOPIC, 0, begins)
     log._topics[TOPIC].partitions[0].records.pop()
     producer.send(Row(0, 1, 0, 0, 2))
+    with pytest.raises(TopicError, match=r"partition 0: the record at offset 2 is not the one that the store has read"):
+        Member(log, bucket, clock).run()
+
+
+def test_a_log_to_which_the_same_was_written_anew_is_refused(log: MemoryLog, bucket: Bucket, clock: Clock) -> None:
+    consumed(log, bucket, clock)
+    last = log._topics[TOPIC].partitions[0].records.pop()
+    clock.advance(1)
+    append(log, Encoded(last.value, last.headers), "producer-0")
     with pytest.raises(TopicError, match=r"partition 0: the record at offset 2 is not the one that the store has read"):
         Member(log, bucket, clock).run()
 
@@ -381,16 +422,31 @@ def test_a_topic_that_was_recreated_before_anything_valid_came_is_refused(
         Member(log, bucket, clock).run()
 
 
-def test_another_cluster_is_refused(log: MemoryLog, bucket: Bucket, clock: Clock) -> None:
-    consumed(log, bucket, clock)
+def in_another_cluster(log: MemoryLog, clock: Clock) -> MemoryLog:
+    """A log whose topic is the same by its name, its id and its records."""
     other = MemoryLog(clock=clock, cluster_id="other")
     other.create(TOPIC, partitions=PARTITIONS)
     other._topics[TOPIC] = type(other._topics[TOPIC])(
         type(log.describe(TOPIC))(TOPIC, log.describe(TOPIC).topic_id, "other", PARTITIONS, log_append_time=True),
-        other._topics[TOPIC].partitions,
+        log._topics[TOPIC].partitions,
     )
+    return other
+
+
+def test_another_cluster_is_refused(log: MemoryLog, bucket: Bucket, clock: Clock) -> None:
+    consumed(log, bucket, clock)
+    other = in_another_cluster(log, clock)
     with pytest.raises(StoreMismatchError, match=r"from the cluster with id memory, that name's id is other now"):
         Member(other, bucket, clock)
+
+
+def test_another_cluster_is_refused_before_anything_valid_came(log: MemoryLog, bucket: Bucket, clock: Clock) -> None:
+    append_garbage(log)
+    member = Member(log, bucket, clock)
+    drain(log, bucket, member)
+    member.worker.close()
+    with pytest.raises(TopicError, match=r"in cluster other, commit .* was read from .* in memory: it was recreated"):
+        Member(in_another_cluster(log, clock), bucket, clock).run()
 
 
 # Races.
@@ -592,6 +648,32 @@ def test_a_partition_that_is_taken_away_amid_its_commit_is_let_go(log: MemoryLog
     hanging.let_go.set()
     assert hanging.left.wait(SECONDS)
     drain(log, bucket, first, second, clock=clock)
+    assert verify(bucket, log).ok
+
+
+def test_what_was_polled_before_a_partition_went_and_came_back_is_not_taken(
+    log: MemoryLog, bucket: Bucket, clock: Clock
+) -> None:
+    hanging = Hanging(bucket, "commits/00000/")
+    hanging.hangs = None
+    # Each record is committed at once: the first of them waits, amid the poll.
+    first, second = Member(log, hanging, clock, replace(IN_TIME, commit_bytes=1)), Member(log, bucket, clock, LATER)
+    first.run()
+    all_begun(log)
+    append_garbage(log, partition=3)
+    hanging.hangs = "commits/00000/"
+    thread, raised = running(first)
+    assert hanging.entered.wait(SECONDS)
+    takes_over(second)
+    second.run()
+    second.worker.close()
+    while moves(first)["assigned"] != PARTITIONS + 2:
+        pass
+    hanging.let_go.set()
+    thread.join(SECONDS)
+    assert (raised, first.worker.partitions) == ([], (0, 1, 2, 3))
+    drain(log, bucket, first, clock=clock)
+    assert len(records(log, topic=DEAD_LETTERS)) == 1
     assert verify(bucket, log).ok
 
 
