@@ -5,10 +5,12 @@ from __future__ import annotations
 import sys
 
 from penstock_consumers import heap
+from penstock_schemas.starting import exit_on_sigterm
 
 
 def main() -> None:
     """Run a consumer; exits with 0 after a clean stop, 1 or 2 after an error."""
+    exit_on_sigterm()
     heap.share_arena()
     try:
         # Here, since a base install lacks what they need, and that is to be told in one line.

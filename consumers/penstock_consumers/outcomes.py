@@ -105,7 +105,7 @@ def batches(
     """Read what `Outcome` is told, of segments of whole episodes; their steps count as done, and are not read."""
     schema = segments.episode_schema(spec)
     for entry in entries:
-        yield from segments.batches(bucket, entry, schema, columns=_COLUMNS)
+        yield from segments.columns(bucket, entry, schema, _COLUMNS)
         progress.advance(entry.steps)
 
 

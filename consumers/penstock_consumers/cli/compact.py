@@ -23,7 +23,7 @@ def add(commands: Commands) -> None:
         type=_size,
         default=UpkeepSettings().compact_bytes,
         metavar="N",
-        help="up to which size; as the consumer's where not given",
+        help="up to which size; where not given a consumer's default, %(default)s, whatever it is set to",
     )
 
 

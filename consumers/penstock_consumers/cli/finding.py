@@ -49,7 +49,7 @@ def find(bucket: Bucket, name: str) -> Episode:
 
 def _may_hold(bucket: Bucket, entry: SegmentEntry, spec: StreamSpec, key: tuple[int, ...]) -> bool:
     """Whether a segment has an episode of these numbers, of any producer."""
-    for batch in segments.batches(bucket, entry, segments.episode_schema(spec), columns=KEY):
+    for batch in segments.columns(bucket, entry, segments.episode_schema(spec), KEY):
         same = [fixed(batch, name) == number for name, number in zip(KEY, key, strict=True)]
         if np.logical_and.reduce(same).any():
             return True

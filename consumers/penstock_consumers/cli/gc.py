@@ -43,7 +43,7 @@ def add(commands: Commands) -> None:
         type=seconds,
         default=UpkeepSettings().collect_seconds,
         metavar="S",
-        help="how long it must have been so; as the consumer's where not given",
+        help="how long it must have been so; where not given a consumer's default, %(default)s, whatever it is set to",
     )
     parser.add_argument("--dry-run", action="store_true", help="name what would be deleted, and delete nothing")
 

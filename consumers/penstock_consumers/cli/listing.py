@@ -90,7 +90,7 @@ def _newest(bucket: Bucket, spec: StreamSpec, wanted: Wanted, limit: int) -> Ite
 def _rows(
     bucket: Bucket, entry: SegmentEntry, spec: StreamSpec, wanted: Wanted, limit: int
 ) -> Iterator[dict[str, Any]]:
-    for batch in segments.batches(bucket, entry, segments.episode_schema(spec), columns=_COLUMNS):
+    for batch in segments.columns(bucket, entry, segments.episode_schema(spec), _COLUMNS):
         rows = np.flatnonzero(wanted.among(batch))
         if len(rows) > limit:
             # No more of one batch can be among the newest of all.

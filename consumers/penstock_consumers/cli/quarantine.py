@@ -44,6 +44,7 @@ def add(commands: Commands) -> None:
     again.add_argument("--reason", help="all of this reason")
     again.add_argument("--all", action="store_true", help="all there are")
     again.add_argument("--dry-run", action="store_true", help="tell what would be appended, and append nothing")
+    again.set_defaults(refuse=again.error)
     for parser in (ls, show, again):
         add_stream(parser)
 
@@ -92,7 +93,7 @@ def _show(words: argparse.Namespace) -> int:
 
 def _retry(words: argparse.Namespace) -> int:
     if not (words.places or words.reason or words.all):
-        raise SettingsError("nothing to retry: name places as partition:offset, a --reason, or --all")
+        words.refuse("nothing to retry: name places as partition:offset, a --reason, or --all")
     with connect(words) as at:
         found = _read(at)
         chosen = {letter.place for letter in _chosen(found, words.places)} | {

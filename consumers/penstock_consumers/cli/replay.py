@@ -33,11 +33,13 @@ def _run(words: argparse.Namespace) -> int:
     if len(parts) > 1:
         what += f", joined with the {len(parts) - 1} parts that it continues"
     if steps.seed is None:
-        sys.stdout.write(f"{what}: it has no seed, because its env cannot be seeded by episode\n")
+        why = "because its env cannot be seeded by episode; with --vectorization lanes each has one"
+        sys.stdout.write(f"{what}: it has no seed, {why}\n")
         return 2
     try:
         # Only this command needs an environment, so a learner's install lacks what makes one.
-        from penstock_producers.envs.retrace import retrace  # noqa: PLC0415
+        from penstock_producers.envs.lanes.lane import close_envs  # noqa: PLC0415
+        from penstock_producers.envs.retrace import retrace  # noqa: PLC0415  (the same)
         from penstock_producers.envs.source import EnvSource  # noqa: PLC0415  (the same)
     except ModuleNotFoundError as error:
         raise SettingsError(
@@ -67,7 +69,7 @@ def _run(words: argparse.Namespace) -> int:
             action_space=replay.spec.action,
         )
     finally:
-        env.close()
+        close_envs([env])
     came = divergence or f"{len(steps.reward):,} steps give the same observations and rewards"
     sys.stdout.write(f"{what}: {came}\n")
     return 1 if divergence else 0

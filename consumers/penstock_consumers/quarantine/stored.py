@@ -65,7 +65,7 @@ def _read_closed(bucket: Bucket, spec: StreamSpec, live: Live, lengths: _Lengths
         # An episode ends in no earlier record than any of its rows.
         if entry.ranges is not None and entry.ranges.closed_offset[1] < since:
             continue
-        for batch in segments.batches(bucket, entry, segments.episode_schema(spec), columns=_COLUMNS):
+        for batch in segments.columns(bucket, entry, segments.episode_schema(spec), _COLUMNS):
             among = pa.array(np.isin(batch.column("incarnation").to_numpy(), incarnations))
             for row in batch.select(_COLUMNS).filter(among).to_pylist():
                 known = lengths.get((row["producer"], row["incarnation"]))
