@@ -8,7 +8,7 @@ from typing import Any
 import gymnasium
 import numpy as np
 from gymnasium import spaces
-from gymnasium.vector import AutoresetMode, VectorEnv
+from gymnasium.vector import AutoresetMode, SyncVectorEnv, VectorEnv
 from gymnasium.vector.utils import batch_space
 
 LENGTH = 7
@@ -544,6 +544,9 @@ VECTORS = (
     *(WalkVectorEnv, LosingVectorEnv, ResetCountingVectorEnv, MisdeclaredVectorEnv, EarlyVectorEnv, SlowVectorEnv),
     *(OtherDrawVectorEnv, InfoListVectorEnv, OptionlessVectorEnv, GreedyVectorEnv, ModelessVectorEnv),
     *(ActingVectorEnv, LevelVectorEnv, RailVectorEnv, ShortSeedVectorEnv),
+)
+gymnasium.register(
+    "SyncWalk-v0", entry_point=WalkEnv, vector_entry_point=lambda num_envs: SyncVectorEnv([WalkEnv] * num_envs)
 )
 for _vector in VECTORS:
     gymnasium.register(

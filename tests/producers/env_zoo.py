@@ -5,13 +5,14 @@ from __future__ import annotations
 import os
 import signal
 import sys
+from functools import partial
 from typing import Any
 
 import gymnasium
 import numpy as np
 from gymnasium import spaces
 from gymnasium.utils import seeding
-from gymnasium.vector import AsyncVectorEnv, AutoresetMode, VectorEnv
+from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv, VectorEnv
 from gymnasium.vector.utils import batch_space
 from gymnasium.wrappers.vector import ClipReward
 
@@ -234,6 +235,11 @@ class ClosableEnv(CountingVectorEnv):
 def wrapped(num_envs: int) -> VectorEnv[Any, Any, Any]:
     """A vector wrapper around gymnasium's async vector env."""
     return ClipReward(AsyncVectorEnv([CountingEnv] * num_envs), min_reward=0.0, max_reward=1.0)
+
+
+def sync_cart_poles(num_envs: int) -> VectorEnv[Any, Any, Any]:
+    """gymnasium's own vector env."""
+    return SyncVectorEnv([partial(gymnasium.make, "CartPole-v1")] * num_envs)
 
 
 def moded(num_envs: int, mode: Any) -> CountingVectorEnv:

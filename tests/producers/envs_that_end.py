@@ -1,7 +1,8 @@
-"""An environment whose episodes last one step, and that breaks between two of them."""
+"""An environment whose episodes last one step, and that breaks between two of them; and one that is never made."""
 
 from __future__ import annotations
 
+import threading
 from typing import Any
 
 import gymnasium
@@ -9,6 +10,7 @@ import numpy as np
 from gymnasium import spaces
 
 ALWAYS_ENDS = f"{__name__}:AlwaysEnds"
+NEVER_MADE = f"{__name__}:never_made"
 SEQUENCE_OBSERVATION = f"{__name__}:sequence_observation"
 TEXT_ACTION = f"{__name__}:text_action"
 
@@ -42,3 +44,9 @@ def text_action() -> AlwaysEnds:
     env = AlwaysEnds()
     env.action_space = spaces.Text(3)
     return env
+
+
+def never_made() -> AlwaysEnds:
+    print("hangs", flush=True)  # noqa: T201 - it is waited for
+    threading.Event().wait()
+    return AlwaysEnds()

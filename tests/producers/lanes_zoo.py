@@ -33,14 +33,15 @@ KINDS = (
     "dtype",
     "info",
     "spaces",
+    "bounds",
 )
-IN_RESET = {"raise_in_reset", "spaces"}
+IN_RESET = {"raise_in_reset", "spaces", "bounds"}
 FAULT_OF = {
     **dict.fromkeys(("raise", "mute", "exit", "cancel", "raise_in_reset"), "env_raised"),
     **dict.fromkeys(("nan_reward", "no_reward"), "env_reward"),
     **dict.fromkeys(("nan", "outside", "shape", "dtype"), "env_observation"),
     "info": "env_info",
-    "spaces": "env_spaces",
+    **dict.fromkeys(("spaces", "bounds"), "env_spaces"),
     **dict.fromkeys(("hang", "leave"), "env_hung"),
     **dict.fromkeys(("kill", "fork", "signal"), "env_died"),
 }
@@ -136,6 +137,8 @@ class Course(gymnasium.Env[Any, Any]):
                 raise RuntimeError("no more")
             case "spaces":
                 self.observation_space = spaces.Box(0, 999, (3,), np.float32)
+            case "bounds":
+                self.observation_space.high[:] = 999
         return self.buffer, {"count": 0, "options": str(options)}
 
     def goes_wrong(self, *, in_reset: bool) -> str:
@@ -245,6 +248,28 @@ def incomplete(env_index: int, folder: str) -> Marked:
     made = Marked(env_index)
     made.folder = Path(folder)
     return made
+
+
+class Frozen(Course):
+    """Draws itself for ever."""
+
+    def render(self) -> Any:
+        hang()
+
+
+def frozen(env_index: int, **settings: Any) -> Frozen:
+    return Frozen(env_index, **settings)
+
+
+class Clingy(Course):
+    """Closes for ever."""
+
+    def close(self) -> None:
+        hang()
+
+
+def clingy(env_index: int, **settings: Any) -> Clingy:
+    return Clingy(env_index, **settings)
 
 
 class Novel(Course):

@@ -178,6 +178,13 @@ def test_a_start_that_is_always_the_same_tells_nothing_of_seeds_unless_nothing_h
     assert report.modes[1].twin == twin
 
 
+def test_a_vector_entry_point_that_is_gymnasiums_own_is_compared_with_twins() -> None:
+    report = check("SyncWalk-v0", VECTOR)
+
+    assert report.ok, str(report)
+    assert report.modes[1].twin == "compared with twins"
+
+
 def test_a_single_env_that_raises_at_a_vector_envs_seed_is_no_twin() -> None:
     report = check("ShortSeedWalk-v0", VECTOR)
 

@@ -198,6 +198,16 @@ def test_an_env_of_any_kind_is_collected_from(make: Any) -> None:
     assert collect(make(), "random", n_steps=9, seed=SEED).steps == 9
 
 
+def test_gymnasiums_own_vector_env_that_is_handed_over_is_seeded_as_one_that_is_made() -> None:
+    with (
+        Collector(SyncVectorEnv([CountingEnv] * 2), "random", seed=SEED) as given,
+        Collector(COUNTING, "random", num_envs=2, seed=SEED, vectorization="sync") as made,
+    ):
+        seeds = [[episode.seed for episode in each.collect(2).episodes] for each in (given, made)]
+    assert seeds[0] == seeds[1]
+    assert seeds[0][1] == seeds[0][0] + 1
+
+
 def test_envs_that_were_handed_over_stay_open() -> None:
     env = gymnasium.make("CartPole-v1")
     with Collector(env, seed=SEED) as collector:

@@ -109,6 +109,8 @@ def test_a_reset_amid_steps_begins_anew_and_drops_what_was_in_flight(batch_size:
     env = make(batch_size=batch_size, max_episode_steps=9)
     for _ in range(4):
         answer = env.reset()
+        assert answer.resets is not None
+        assert len(answer.ready)
         for _ in range(7):
             env.send(answer.ready, zeros(answer.ready, answer.observation))
             answer = env.recv()
@@ -141,6 +143,27 @@ def test_flags_of_a_reset_row_are_false_whatever_the_task_says() -> None:
     for i, mine in enumerate(record(env, 3, zeros)):
         for episode in mine:
             check(i, episode, 9)
+
+
+class Beyond:
+    """A pool whose directions are outside their space."""
+
+    def __init__(self, pool: Any) -> None:
+        self.pool = pool
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.pool, name)
+
+    def recv(self) -> Any:
+        observation, *rest = self.pool.recv()
+        return {**observation, "direction": observation["direction"] + 256}, *rest
+
+
+def test_an_observation_outside_its_space_is_an_error() -> None:
+    env = make("MiniGrid-Unlock-v0", 3, infos=())
+    env._pool = Beyond(env._pool)
+    with pytest.raises(EnvError, match=r"'envpool:MiniGrid-Unlock-v0': observation\.direction has .*25[6-9]"):
+        env.reset()
 
 
 def test_part_of_the_envs_can_be_stepped_in_lockstep_too() -> None:

@@ -110,9 +110,10 @@ def test_lanes_seed_each_episode_and_are_wrapped(opened: list[Envs], workers: in
     assert answer.steps.reward.tolist() == [0.5] * 3
 
 
-def test_gymnasiums_own_seed_each_env_with_the_next_number(opened: list[Envs]) -> None:
-    opened.append(make("CartPole-v1", 3, vectorization="sync"))
-    first = SEEDS.vector(62)
+@pytest.mark.parametrize(("env", "kind"), [("CartPole-v1", "sync"), (f"{ZOO}:sync_cart_poles", "vector_entry_point")])
+def test_gymnasiums_own_seed_each_env_with_the_next_number(opened: list[Envs], env: str, kind: Any) -> None:
+    opened.append(make(env, 3, vectorization=kind))
+    first = SEEDS.vector(62)  # so wide that no other producer's numbers are among them
     seeds, observation = wait_for_all(opened[0])
     assert seeds == [first, first + 1, first + 2]
     np.testing.assert_array_equal(observation[1], gymnasium.make("CartPole-v1").reset(seed=first + 1)[0])

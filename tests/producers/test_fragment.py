@@ -267,6 +267,9 @@ def test_a_fragment_has_room_for_the_resets_of_an_env_that_fails_after_many_shor
         pair.tell(failed)
     closed, _ = pair.close()
     assert closed.steps == 7
+    # The next one has room for as many.
+    pair.tell(failed)
+    assert not pair.fragment.full
 
 
 def test_a_fragment_of_which_nobody_acted_closes_empty() -> None:

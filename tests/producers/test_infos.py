@@ -5,8 +5,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from penstock_producers.envs.infos import InfoBuffer, info_columns
+from penstock_producers.envs.infos import MAX_TEXT_BYTES, InfoBuffer, Unstorable, info_columns
 from penstock_schemas.errors import EnvError
+from penstock_schemas.spaces.arrays import OFFSET_BYTES
 
 MASK = np.array([1, 0, 1], np.int8)
 
@@ -44,7 +45,7 @@ def test_a_key_that_is_not_there_is_refused_with_those_that_are() -> None:
         info_columns(["a"], [], "E")
 
 
-def test_values_are_kept_where_they_fit_and_null_elsewhere(caplog: pytest.LogCaptureFixture) -> None:
+def test_values_are_kept_where_they_fit_and_null_elsewhere() -> None:
     columns = info_columns(["m", "n", "t", "f"], [{"m": MASK, "n": 1, "t": "a", "f": np.float32(0)}], "E")
     buffer = InfoBuffer(columns, 5)
     buffer.put(0, {"m": MASK, "n": True, "t": "bc", "f": 2})
@@ -60,10 +61,25 @@ def test_values_are_kept_where_they_fit_and_null_elsewhere(caplog: pytest.LogCap
     assert t.tolist() == ["bc", None, None, None, None]
     assert f[0] == 2
     assert np.isnan(f[1])
-    assert buffer.unstorable == {"m": 2, "n": 2, "t": 2, "f": 2}
-    assert len(caplog.records) == 4  # once for each key
+    assert [(key, times) for key, times, _ in buffer.take_left_out()] == [(key, 2) for key in "mntf"]
     buffer.put(0, {})
     assert [column.tolist()[0] for _, column in buffer.rows(1)] == [False] * 4
+
+
+def test_what_is_left_out_is_counted_and_each_keys_first_is_logged(caplog: pytest.LogCaptureFixture) -> None:
+    buffers = [InfoBuffer(info_columns(["n", "t"], [{"n": 1, "t": "a"}], "E"), 1) for _ in range(2)]
+    unstorable = Unstorable()
+    for n in (0.5, 0.25):
+        for buffer in buffers:
+            buffer.put(0, {"n": n, "t": 7})
+            buffer.put(0, {"n": n, "t": "b"})
+            unstorable.add(buffer.take_left_out())
+            assert buffer.take_left_out() == ()
+    assert unstorable == {"n": 8, "t": 4}
+    assert caplog.messages == [
+        "info 'n' is recorded with shape () and dtype int64, so 0.5 cannot be stored: such values are left out",
+        "info 't' is recorded with shape () and dtype object, so 7 cannot be stored: such values are left out",
+    ]
 
 
 def test_a_column_is_as_wide_as_all_samples_of_its_shape() -> None:
@@ -94,4 +110,14 @@ def test_what_would_become_another_value_is_left_out(value: Any, dtype: str) -> 
     buffer.put(0, {"k": value})
     ((_, valid),) = buffer.rows(1)
     assert not valid[0]
-    assert buffer.unstorable == {"k": 1}
+    assert [(key, times) for key, times, _ in buffer.take_left_out()] == [("k", 1)]
+
+
+def test_a_text_is_recorded_that_takes_as_much_as_messages_are_planned_for() -> None:
+    columns = info_columns(["k"], [{"k": "a"}], "E")
+    buffer = InfoBuffer(columns, 2)
+    buffer.put(0, {"k": "é" * (MAX_TEXT_BYTES // 2)})
+    buffer.put(1, {"k": "é" * (MAX_TEXT_BYTES // 2) + "a"})
+    ((values, valid),) = buffer.rows(2)
+    assert valid.tolist() == [True, False]
+    assert columns[0].max_item_bytes == len(values[0].encode()) + OFFSET_BYTES

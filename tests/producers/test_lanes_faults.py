@@ -1,9 +1,11 @@
 from __future__ import annotations
 
+import math
 import re
 from contextlib import closing
 from typing import TYPE_CHECKING, Any
 
+import gymnasium
 import numpy as np
 import pytest
 
@@ -53,6 +55,37 @@ def test_workers_contain_the_same(lockstep: bool, wrong: str) -> None:
     check_siblings(driver, local(4), 4)
 
 
+class Unmapped(gymnasium.Env[Any, Any]):
+    """Its spaces become ones that are not mapped when it is reset."""
+
+    observation_space = gymnasium.spaces.Box(-1.0, 1.0, (1,))
+    action_space = gymnasium.spaces.Discrete(2)
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        super().reset(seed=seed, options=options)
+        self.observation_space = gymnasium.spaces.Sequence(gymnasium.spaces.Discrete(2))
+        self.action_space = gymnasium.spaces.Sequence(gymnasium.spaces.Discrete(2))
+        return np.zeros(1, np.float32), {}
+
+
+def test_spaces_that_are_no_longer_mapped_are_a_fault() -> None:
+    lanes = Lanes.existing([Unmapped()], seeds=Seeds(7, "pod-0"), containment=QUICK)
+    with closing(lanes), pytest.raises(EnvError, match=r"env 0 .*env_spaces"):
+        Driver(lanes, 1).run(lambda: False, most=100)
+
+
+@pytest.mark.parametrize("make", [local, workers])
+@pytest.mark.parametrize("wrong", ["raise", "raise_in_reset"])
+def test_faults_while_infos_are_typed_are_contained_too(make: Callable[..., Lanes], wrong: str) -> None:
+    with closing(make(2, infos=["count"], wrong=wrong, bad=0, one_in=5)) as lanes:  # in its first two episodes
+        assert [column.name for column in lanes.infos] == ["info.count"]
+        driver = Driver(lanes, 2)
+        driver.run(lambda: min(driver.answers[0], driver.answers[1]) > 20)
+        assert driver.episodes[0][0].seed == Seeds(7, "pod-0").episode(0, 0 if wrong == "raise" else 2)
+    with pytest.raises(EnvError, match=r"first 5 episodes, each of which failed, the last one with RuntimeError: "):
+        make(2, infos=["count"], wrong=wrong, bad=0, one_in=1)
+
+
 @pytest.mark.parametrize("wrong", ["hang", "leave", "kill", "fork", "signal"])
 @pytest.mark.parametrize("lockstep", [False, True])
 def test_a_worker_of_its_own_contains_what_a_process_cannot(wrong: str, lockstep: bool) -> None:
@@ -95,17 +128,21 @@ def test_an_env_is_rebuilt_after_its_back_off_and_no_earlier() -> None:
         for wait in (2.0, 4.0, 8.0, 16.0, 30.0, 30.0):
             driver.step()
             assert driver.answer.ready.tolist() == [0]
-            assert made[-1].closed == 1
             assert lanes.envs[BAD] is None
+            assert lanes.render(BAD) is None
             count = len(made)
             clock.now += wait - 0.001
             driver.step()
             assert len(made) == count
+            assert made[-1].closed == 0
             clock.now += 0.001
             driver.step()
             assert len(made) == count + 1
+            assert made[-2].closed == 1
             assert driver.answer.ready.tolist() == [0, 1]
         assert [env.closed for env in made] == [0] + [1] * 6 + [0]
+        driver.step()
+    assert [env.closed for env in made] == [1] * 8  # also the one that is down
 
 
 @pytest.mark.parametrize("make", [local, workers])
@@ -129,11 +166,20 @@ def test_what_is_due_next_is_told_also_while_another_waits_for_its_worker() -> N
     recovery.failed(1, "env_raised")
     clock.now = 1.2
     assert recovery.due() == [0]  # and stays so: its worker is busy
+    assert [recovery.backs_off(env) for env in range(3)] == [False, True, False]
     assert recovery.next_due() == 1.5
     clock.now = 1.6  # nobody has looked since
     assert recovery.next_due() == 1.5
     assert recovery.due() == [0, 1]
     assert recovery.next_due() is None
+
+
+def test_the_longest_back_off_stays_the_longest_however_often_an_env_fails() -> None:
+    settings = Containment(backoff=1.0, max_rebuilds=2_000)
+    recovery = Recovery(1, name="zoo", containment=settings, clock=Clock(), can_rebuild=True)
+    for _ in range(2_000):
+        recovery.failed(0, "env_raised")
+    assert recovery.next_due() == 30.0
 
 
 def test_an_episode_that_ends_by_itself_gives_the_whole_budget_again() -> None:
@@ -188,8 +234,50 @@ def test_existing_envs_are_reset_after_a_fault_then_parked() -> None:
             driver.run(lambda: False)
 
 
-def test_what_is_outside_the_bounds_is_let_pass_where_that_is_set() -> None:
-    with closing(local(2, containment=Containment(check_bounds=False), wrong="outside", bad=BAD)) as lanes:
+def test_an_env_that_fails_keeps_the_settings_with_which_it_was_rebuilt() -> None:
+    with closing(local(2, longest=1000, wrong="raise", bad=BAD, one_in=2)) as lanes:
+        driver = Driver(lanes, 2)
+        lanes.rebuild(BAD, longest=1)
+        driver.run(lambda: lanes.faults.total() > 5)
+        assert max(len(episode.rewards) for episode in driver.episodes[BAD]) == 1
+
+
+def test_an_env_that_is_reset_while_it_is_down_begins_once_and_with_the_options() -> None:
+    clock, made = Clock(), list[Course]()
+
+    def make(index: int) -> Course:
+        made.append(Course(index, 1000, wrong="raise" if len(made) < 2 else "", bad=BAD, one_in=1))
+        return made[-1]
+
+    lanes = Lanes.local(make, 2, seeds=Seeds(7, "p"), containment=Containment(backoff=1.0), clock=clock)
+    with closing(lanes):
+        driver = Driver(lanes, 2)
+        driver.step()
+        lanes.reset_env(BAD, {"level": 4})
+        clock.now = 1.0
+        driver.run(lambda: driver.answers[BAD] == 3)
+        assert [episode.end[:10] for episode in driver.episodes[BAD]] == ["env_raised", ""]
+        assert driver.episodes[BAD][1].options == '{"level": 4}'
+
+
+def test_a_reset_after_one_with_options_that_failed_is_recorded_without_them() -> None:
+    class Picky(Course):
+        def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
+            if options:
+                raise RuntimeError("no such level")
+            return super().reset(seed=seed)
+
+    with closing(Lanes.local(lambda i: Picky(i, 1000), 2, seeds=Seeds(7, "p"), containment=QUICK)) as lanes:
+        driver = Driver(lanes, 2)
+        lanes.reset_env(BAD, {"level": 4})
+        driver.run(lambda: len(driver.episodes[BAD]) == 2)
+        assert [(episode.end, episode.options) for episode in driver.episodes[BAD]] == [("reset", None), ("", None)]
+        assert lanes.faults == {"env_raised": 1}
+
+
+@pytest.mark.parametrize("make", [local, workers])
+def test_what_is_outside_the_bounds_is_let_pass_where_that_is_set(make: Callable[..., Lanes]) -> None:
+    with closing(make(2, containment=Containment(check_bounds=False), wrong="outside", bad=BAD)) as lanes:
         driver = Driver(lanes, 2)
         driver.run(lambda: driver.answers[BAD] > 50)
         assert not lanes.faults
@@ -225,6 +313,7 @@ class Foreign:
         (None, r"env_raised: step\(\) gave a NoneType, no tuple of 5"),
         ((np.zeros(3, np.float32), None, False, False, {}), "env_reward: the reward is no number but a NoneType"),
         ((np.zeros(3, np.float32), np.nan, False, False, {}), "env_reward: the reward is not finite: nan"),
+        ((np.zeros(3, np.float32), -math.inf, False, False, {}), "env_reward: the reward is not finite: -inf"),
         ((np.zeros(3, np.float32), [1.0], False, False, {}), "env_reward: the reward is no number but a list"),
         ((None, 0.0, False, False, {}), "env_observation: observation: it is a NoneType, .* has shape"),
         ((Foreign(), 0.0, False, False, {}), "env_raised: reading what it gave raised RuntimeError: not for numpy"),
@@ -235,6 +324,7 @@ class Foreign:
         ),
         ((np.zeros(3, np.float32), 0.0, False, False, [1]), "env_info: the info is no dict but a list"),
         ((np.zeros(3, np.float32), 0.0, np.zeros(2), False, {}), r"env_raised: step\(\) gave a ndarray where a bool"),
+        ((np.zeros(3, np.float32), 0.0, False, np.array([True]), {}), r"env_raised: step\(\) gave a ndarray where a "),
         ((np.zeros(3, np.float32), 0.0, "False", False, {}), r"env_raised: step\(\) gave a str where a bool belongs"),
         ((np.zeros(3, np.float32), 0.0, False, np.nan, {}), r"env_raised: step\(\) gave a float where a bool belongs"),
         ((np.zeros(3, np.float32), 0.0, None, False, {}), r"env_raised: step\(\) gave a NoneType where a bool"),

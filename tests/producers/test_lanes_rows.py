@@ -10,6 +10,8 @@ import pytest
 from gymnasium import spaces
 
 from penstock_producers.envs.lanes import Lanes
+from penstock_producers.envs.lanes.answers import succeed
+from penstock_producers.envs.rows import Rows
 from penstock_producers.envs.seeds import Seeds
 from penstock_producers.envs.source import EnvSource
 from penstock_schemas.errors import EnvError
@@ -73,6 +75,20 @@ def test_reset_leaves_what_was_open_and_takes_new_seeds(kind: str) -> None:
         assert second.ready.tolist() == [0, 1, 2, 3]
         seeds = [rows.seed.tolist() for rows in (first.resets, second.resets) if rows and rows.seed is not None]
         assert len({*seeds[0], *seeds[1]}) == 8
+        # That of one env was wanted to end, of which nothing was told yet.
+        lanes.reset_env(0)
+        assert lanes.reset().aborts == ()
+
+
+def test_an_env_that_fails_while_all_are_reset_aborts_nothing() -> None:
+    def broken(**_: Any) -> None:
+        raise RuntimeError("no more episodes")
+
+    with closing(local()) as lanes:
+        lanes.reset()
+        setattr(lanes.envs[0], "reset", broken)  # noqa: B010  (a method of the env's own)
+        answer = lanes.reset()
+        assert (answer.aborts, answer.ready.tolist()) == ((), [1, 2, 3])
 
 
 def test_rows_hold_until_the_next_send_though_others_step_on() -> None:
@@ -181,6 +197,46 @@ def test_one_env_is_rebuilt_with_other_settings_that_stay(kind: str) -> None:
         assert len(driver.episodes[0]) == 1
 
 
+def test_an_action_that_was_not_taken_is_gone_with_a_reset_of_all() -> None:
+    with closing(local(2, longest=1000)) as lanes:
+        lanes.send(lanes.reset().ready, (np.zeros(2),))
+        answer = lanes.reset()
+        assert (answer.steps, answer.aborts, answer.ready.tolist()) == (None, (), [0, 1])
+        assert answer.observation[0][:, 2].tolist() == [0.0, 0.0]
+
+
+def test_an_env_that_is_rebuilt_is_closed() -> None:
+    with closing(local(2, longest=1000)) as lanes:
+        driver = Driver(lanes, 2)
+        before: Any = lanes.envs
+        lanes.rebuild(1)
+        driver.run(lambda: len(driver.episodes[1]) == 2)
+        assert lanes.envs[1] is not before[1]
+        assert [env.closed for env in before] == [0, 1]
+
+
+def test_an_info_that_is_left_out_is_counted_once() -> None:
+    class Odd(Course):
+        def step(self, action: Any) -> Any:
+            *answer, info = super().step(action)
+            return *answer, {"count": "a text"} if self.count == 2 else info
+
+    with closing(Lanes.local(lambda i: Odd(i, 1000), 2, seeds=Seeds(7, "p"), infos=["count"])) as lanes:
+        driver = Driver(lanes, 2)
+        driver.run(lambda: driver.answers[0] == 6)
+        assert lanes.unstorable == {"count": 2}
+
+
+def test_an_env_that_begins_out_of_turn_is_not_taken_for_one_that_ended() -> None:
+    def rows(*envs: int) -> Rows:
+        flags = np.zeros(len(envs), np.bool_)
+        return Rows(np.array(envs, np.int32), (10.0 * np.array(envs),), np.zeros(len(envs)), flags, flags, flags)
+
+    ready, observation = succeed(rows(0, 1, 2), np.array([True, False, False]), rows(3))
+    assert ready.tolist() == [1, 2, 3]
+    assert observation[0].tolist() == [10.0, 20.0, 30.0]
+
+
 @pytest.mark.parametrize("rebuilt_last", [False, True])
 @pytest.mark.parametrize("kind", ["local", "workers"])
 def test_what_is_wished_for_a_busy_env_adds_up(kind: str, rebuilt_last: bool) -> None:
@@ -197,6 +253,16 @@ def test_what_is_wished_for_a_busy_env_adds_up(kind: str, rebuilt_last: bool) ->
         assert driver.episodes[1][1].options == '{"level": 4}'
         assert [len(episode.rewards) for episode in driver.episodes[1][1:3]] == [1, 1]
         assert [episode.options for episode in driver.episodes[1][2:]] == [None] * (len(driver.episodes[1]) - 2)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_an_info_that_cannot_be_stored_is_counted_and_named_once(kind: str, caplog: pytest.LogCaptureFixture) -> None:
+    with closing(KINDS[kind](4, infos=["options"])) as lanes:
+        lanes.reset({"long": "x" * 256})
+        lanes.reset({"long": "y" * 256})
+        assert lanes.unstorable == {"options": 8}
+    (named,) = caplog.messages
+    assert named.startswith("info 'options' is recorded with shape () and dtype object, so \"{'long': 'xxx")
 
 
 @pytest.mark.parametrize("kind", ["local", "workers"])

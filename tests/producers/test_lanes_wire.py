@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import os
 import socket
+import time
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -9,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from penstock_producers.envs.infos import LeftOut
 from penstock_producers.envs.lanes.buffers import Block, Spaces, share
 from penstock_producers.envs.lanes.lane import Begin, Order, Result
 from penstock_producers.envs.lanes.wire import Channel, read_order, read_result, write_order, write_result
@@ -28,6 +30,7 @@ BEGINS = st.builds(
     st.dictionaries(st.text(max_size=3), st.integers(), max_size=2),
 )
 FAULTS = st.lists(st.tuples(st.integers(0, N - 1), st.just("env_raised"), st.text(max_size=9)), max_size=2)
+LEFT_OUT = st.lists(st.builds(LeftOut, st.text(max_size=3), st.integers(1, 9), st.text(max_size=9)), max_size=2)
 
 
 @pytest.fixture
@@ -58,11 +61,11 @@ def test_an_order_is_read_as_it_was_written_and_its_strings_with_it(
         assert theirs.action[0][step].tolist() == [str(place) for place in step]
 
 
-@given(st.integers(0, N), st.integers(0, N), FAULTS, st.dictionaries(st.text(max_size=3), st.integers(1, 9)))
+@given(st.integers(0, N), st.integers(0, N), FAULTS, LEFT_OUT)
 def test_a_result_is_read_as_it_was_written(
-    steps: int, resets: int, faults: list[tuple[int, str, str]], unstorable: dict[str, int]
+    steps: int, resets: int, faults: list[tuple[int, str, str]], unstorable: list[LeftOut]
 ) -> None:
-    result = Result(steps, resets, tuple(faults), unstorable)
+    result = Result(steps, resets, tuple(faults), tuple(unstorable))
     described, raw = write_result(result, block(NUMBERS))
     assert bool(described) == bool(faults or unstorable)
     assert read_result((described, raw), block(NUMBERS)) == result
@@ -89,10 +92,14 @@ def test_a_message_of_any_length_arrives_whole(channels: tuple[Channel, Channel]
     assert ours.receive() == ({}, b"next")
 
 
-def test_who_does_not_read_is_not_waited_for_for_ever(channels: tuple[Channel, Channel]) -> None:
+def test_who_does_not_read_or_answer_is_waited_for_so_long_and_no_longer(channels: tuple[Channel, Channel]) -> None:
     ours, theirs = channels
-    with pytest.raises(TimeoutError, match="was not read"):
+    began = time.monotonic()
+    with pytest.raises(TimeoutError, match=r"was not read within 0\.05 s"):
         ours.send({}, bytes(1 << 22))
+    with pytest.raises(TimeoutError, match=r"nothing was sent within 0\.05 s"):
+        ours.await_message(0.05)
+    assert time.monotonic() - began >= 2 * 0.05
     theirs.close()
     with pytest.raises(EOFError):
         ours.receive()

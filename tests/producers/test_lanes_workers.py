@@ -281,6 +281,53 @@ def test_a_hang_while_an_env_is_made_anew_is_told_with_the_time_that_it_had(tmp_
         assert lanes.last_fault[1] == "env_hung: no answer within 120 s: its worker process was killed"
 
 
+def test_an_env_that_is_parked_begins_no_more_and_loses_nothing_with_its_worker() -> None:
+    with closing(workers(2, 1)) as lanes:
+        lanes.before_reset = lambda env, episode: lanes.park(env) if env == 0 and episode == 2 else None
+        driver = Driver(lanes, 2)
+        driver.run(lambda: len(driver.episodes[1]) == 12)
+        assert [bool(episode.end) for episode in driver.episodes[0]] == [True, True]
+        assert lanes.parked == {0}
+        lanes._workers.lanes[0]._process.kill()
+        driver.run(lambda: len(driver.episodes[1]) == 24)
+        assert lanes.faults == {"env_died": 1}
+        assert len(driver.episodes[0]) == 2
+        with pytest.raises(EnvError, match="env 0 is parked for good"):
+            lanes.reset_env(0)
+
+
+def test_a_hang_in_close_hides_no_fault_and_is_one_of_making_the_env_anew() -> None:
+    clock = Clock()
+    settings: dict[str, Any] = {"wrong": "raise", "bad": 1, "one_in": 1, "containment": Containment(backoff=1.0)}
+    with closing(workers(2, 1, env="clingy", clock=clock, **settings)) as lanes:
+        driver = Driver(lanes, 2)
+        for _ in range(3):
+            driver.step()
+        assert (driver.answers, lanes.faults) == ({0: 3}, {"env_raised": 1})
+        assert driver.episodes[1][0].end.startswith("env_raised: step() raised RuntimeError: boom")
+        clock.now = 1.0
+        driver.step(0.0)
+        clock.now = 121.0
+        driver.run(lambda: lanes.faults["env_hung"] == 2)
+        assert lanes.last_fault[1] == "env_hung: no answer within 120 s: its worker process was killed"
+
+
+def test_a_hang_while_an_env_draws_itself_is_told_as_one() -> None:
+    settings: dict[str, Any] = {"containment": Containment(step_timeout=0.5, backoff=0.0), "clock": Clock()}
+    with closing(workers(2, 2, env="frozen", longest=1000, lockstep=True, **settings)) as lanes:
+        driver = Driver(lanes, 2)
+        with pytest.raises(EnvError, match=r"env 1: .* render\(\) gave nothing within 0.5 s"):
+            lanes.render(1)
+        driver.run(lambda: len(driver.episodes[1]) > 1)
+        reason = "env_hung: render() gave nothing within 0.5 s: its worker process was killed"
+        assert driver.episodes[1][0].end == reason
+        processes(lanes)[0].kill()
+        processes(lanes)[0].wait()
+        with pytest.raises(EnvError, match=r"env 0: .* was killed by SIGKILL"):
+            lanes.render(0)
+        assert lanes.faults == {"env_hung": 1, "env_died": 1}
+
+
 def test_options_that_a_lost_worker_had_not_been_told_of_are_those_of_the_next_reset() -> None:
     with closing(workers(2, 2, longest=1000)) as lanes:
         driver = Driver(lanes, 2)

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import copy
 import re
 import string
 from typing import TYPE_CHECKING, Any
@@ -11,7 +12,7 @@ from gymnasium.vector.utils import batch_space, concatenate, create_empty_array,
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock_producers.spaces import Role, batch_reader, batch_writer, from_gymnasium
+from penstock_producers.spaces import Role, batch_reader, batch_writer, from_gymnasium, snapshot
 from penstock_schemas.columns import Column, list_column, list_values
 from penstock_schemas.errors import SpaceError
 from penstock_schemas.spaces import (
@@ -174,6 +175,43 @@ def test_what_the_environment_gives_is_what_the_space_contains(space: gym.Space[
 )
 def test_spaces_are_described(space: gym.Space[Any], expected: object) -> None:
     assert from_gymnasium(space, "observation") == expected
+
+
+@given(SPACES)
+def test_spaces_that_look_alike_are_described_alike(space: gym.Space[Any]) -> None:
+    twin = copy.deepcopy(space)
+    assert twin is not space
+    assert snapshot(twin) == snapshot(space)
+    assert from_gymnasium(twin, "action") == from_gymnasium(space, "action")
+
+
+def change(array: NDArray[Any]) -> None:
+    array[-1] = 1
+
+
+@pytest.mark.parametrize(
+    ("space", "changed"),
+    [
+        (gym.spaces.Box(0, 2, (2,)), lambda box: change(box.low)),
+        (gym.spaces.Box(0, 2, (2,)), lambda box: change(box.high)),
+        (gym.spaces.Discrete(3), lambda space: setattr(space, "n", 2)),
+        (gym.spaces.Discrete(3), lambda space: setattr(space, "start", 2)),
+        (gym.spaces.MultiDiscrete([2, 3]), lambda many: change(many.nvec)),
+        (gym.spaces.MultiDiscrete([2, 3]), lambda many: change(many.start)),
+        (gym.spaces.MultiBinary(3), lambda bits: setattr(bits, "_shape", (2,))),
+        (gym.spaces.Text(3), lambda text: setattr(text, "max_length", 2)),
+    ],
+)
+def test_a_space_that_was_changed_in_place_looks_otherwise(space: gym.Space[Any], changed: Any) -> None:
+    outer = gym.spaces.Dict({"x": gym.spaces.Discrete(2), "y": gym.spaces.Tuple([BITS, space])})
+    looked, described = snapshot(outer), from_gymnasium(outer, "action")
+    changed(space)
+    assert from_gymnasium(outer, "action") != described
+    assert snapshot(outer) != looked
+
+
+def test_a_space_that_is_not_mapped_looks_like_none_that_is() -> None:
+    assert snapshot(Special(0, 1)) is None
 
 
 class Special(gym.spaces.Box):

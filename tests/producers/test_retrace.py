@@ -214,6 +214,9 @@ def test_the_joined_parts_of_a_cut_episode_do_the_same() -> None:
     badly_joined = whole._replace(observation=(np.concatenate([first, second]),))
     with pytest.raises(ValueError, match=r"12 rewards with \[14\] observations, \[12\] actions: .* T \+ 1"):
         retrace(env, seed=1, options=None, **badly_joined._asdict(), **CARTPOLE._asdict())
+    one_more = whole._replace(action=(np.append(whole.action[0], 0),))
+    with pytest.raises(ValueError, match=r"12 rewards with \[13\] observations, \[13\] actions: "):
+        retrace(env, seed=1, options=None, **one_more._asdict(), **CARTPOLE._asdict())
 
 
 def test_an_observation_of_another_structure_is_a_divergence() -> None:
@@ -253,6 +256,15 @@ def test_what_only_a_cast_would_make_the_same_is_a_divergence(seen: Any, stored:
     assert found[0] is None
     assert isinstance(found[1], Divergence)
     assert found[1].step == 0
+
+
+def test_a_number_is_not_the_text_that_it_is_written_as() -> None:
+    arguments = Arguments(Text(9), Discrete(2))
+    episode = Episode((np.array(["5"], object),), (np.zeros(0, np.int64),), np.zeros(0))
+    found = [
+        retrace(Wide(given), seed=1, options=None, **episode._asdict(), **arguments._asdict()) for given in ("5", 5)
+    ]
+    assert (found[0], str(found[1])) == (None, "step 0: observation differs: expected '5', found 5")
 
 
 def test_an_episode_without_a_seed_is_refused() -> None:

@@ -9,6 +9,7 @@ import gymnasium
 from gymnasium.vector import VectorEnv
 
 from penstock_producers.envs import CanonicalEnv, EnvSource, Wrapper, make_envs
+from penstock_producers.envs.vectorized import vector_seed
 from penstock_producers.making import describe, spec_of
 from penstock_schemas.errors import SettingsError
 
@@ -107,7 +108,7 @@ def _existing(
     settings: dict[str, Any],
 ) -> Envs:
     if isinstance(env, VectorEnv):
-        made: Envs = CanonicalEnv(env, seed=seeds.vector(), infos=settings["infos"])
+        made: Envs = CanonicalEnv(env, seed=vector_seed(env, seeds), infos=settings["infos"])
     elif isinstance(env, gymnasium.Env | Sequence):
         # They are stepped in this process, all together anyway.
         return make_envs(env, seeds=seeds, clock=clock, **settings)

@@ -107,6 +107,9 @@ class CanonicalEnv:
         self._always: NDArray[np.bool_] = _constant(np.ones(self.num_envs, dtype=np.bool_))
         self._done: NDArray[np.bool_] = np.zeros(self.num_envs, dtype=np.bool_)
         self._spare: NDArray[np.bool_] = np.zeros(self.num_envs, dtype=np.bool_)
+        # It goes on after none.
+        self.faults: Mapping[str, int] = {}
+        self.last_fault: Mapping[int, str] = {}
         self._looked_at = -1
         self._reset_failure: EnvError | None = None
         self._action: Any = _NO_ACTION

@@ -118,6 +118,9 @@ class EnvPoolEnvs:
         )
         found = leaves(self.observation_space)
         self._bounded = tuple((i, found[i].space) for i in bounded(self.observation_space))
+        # It goes on after none.
+        self.faults: Mapping[str, int] = {}
+        self.last_fault: Mapping[int, str] = {}
         self._in_flight = np.zeros(self.num_envs, np.bool_)
         self._first = np.zeros(self.num_envs, np.bool_)
         self._stale = np.zeros(self.num_envs, np.bool_)

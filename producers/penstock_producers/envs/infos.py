@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -57,6 +57,26 @@ def info_columns(keys: Sequence[str], samples: Iterable[Mapping[str, Any]], name
     return tuple(columns)
 
 
+class LeftOut(NamedTuple):
+    """Values that their column cannot hold, and so many of them."""
+
+    key: str
+    times: int
+    first: str
+    """What the first of the key ever was, in words."""
+
+
+class Unstorable(Counter[str]):
+    """How many values were left out since their column cannot hold them, by key; the first of each key is logged."""
+
+    def add(self, left_out: Iterable[LeftOut]) -> None:
+        """Count what was left out."""
+        for key, times, first in left_out:
+            if key not in self:
+                _LOG.warning("%s", first)
+            self[key] += times
+
+
 class InfoBuffer:
     """The recorded infos of n envs: of each column the values, and whether they are there.
 
@@ -68,7 +88,6 @@ class InfoBuffer:
     Attributes:
         values: an array (n, *column shape) for each column; None stands for a text that is not there.
         valid: an array (n,) of bools for each column.
-        unstorable: how many values were left out since their column cannot hold them, by key.
     """
 
     def __init__(
@@ -79,13 +98,14 @@ class InfoBuffer:
     ) -> None:
         self.values = tuple(allocate((n, *column.shape), column.dtype) for column in columns)
         self.valid = tuple(allocate((n,), np.dtype(np.bool_)) for _ in columns)
-        self.unstorable: Counter[str] = Counter()
+        self._left_out: Counter[str] = Counter()
+        # The first of each key that was ever left out.
+        self._first: dict[str, str] = {}
         keys = (column.name.removeprefix(INFO) for column in columns)
         self._slots = tuple(zip(keys, columns, self.values, self.valid, strict=True))
-        self._named: set[str] = set()
 
     def put(self, i: int, info: Mapping[str, Any]) -> None:
-        """Keep what `info`, of env i, holds of the columns; what a column cannot hold is left out and counted."""
+        """Keep what `info`, of env i, holds of the columns; what a column cannot hold is left out."""
         for key, column, values, valid in self._slots:
             value = info.get(key)
             stored = None if value is None else _fitted(value, column)
@@ -99,13 +119,20 @@ class InfoBuffer:
         """View the first n envs' infos."""
         return tuple((values[:n], valid[:n]) for values, valid in zip(self.values, self.valid, strict=True))
 
+    def take_left_out(self) -> tuple[LeftOut, ...]:
+        """Tell what was left out since this was asked before."""
+        if not self._left_out:
+            return ()
+        taken = tuple(LeftOut(key, times, self._first[key]) for key, times in self._left_out.items())
+        self._left_out.clear()
+        return taken
+
     def _leave_out(self, key: str, value: Any, column: Column) -> None:
-        self.unstorable[key] += 1
-        if key not in self._named:
-            self._named.add(key)
-            _LOG.warning(
-                "info %r is recorded with shape %s and dtype %s, so %.*s cannot be stored: such values are left out",
-                *(key, column.shape, column.dtype, _DETAIL_CHARACTERS, repr(value)),
+        self._left_out[key] += 1
+        if key not in self._first:
+            self._first[key] = (
+                f"info {key!r} is recorded with shape {column.shape} and dtype {column.dtype}, so "
+                f"{repr(value)[:_DETAIL_CHARACTERS]} cannot be stored: such values are left out"
             )
 
 

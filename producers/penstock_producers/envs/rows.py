@@ -105,6 +105,16 @@ class Envs(Protocol):
         """How many values of infos were left out since their column cannot hold them, by key."""
         ...
 
+    @property
+    def faults(self) -> Mapping[str, int]:
+        """How many faults there were that the envs go on after, by kind."""
+        ...
+
+    @property
+    def last_fault(self) -> Mapping[int, str]:
+        """Why each env that had such a fault failed last, "kind: detail", by env; the latest one last."""
+        ...
+
     def reset(self, options: Mapping[str, Any] | None = None) -> Answer:
         """Begin a new episode in every env, with options for its reset; whatever was open is left without an end.
 

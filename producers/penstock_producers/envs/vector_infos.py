@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from penstock_producers.envs.casting import cast
-from penstock_producers.envs.infos import InfoBuffer
+from penstock_producers.envs.infos import InfoBuffer, Unstorable
 from penstock_schemas.errors import EnvError
 from penstock_schemas.stream import INFO
 
@@ -31,21 +30,23 @@ class VectorInfos:
     Args:
         columns: of the recorded infos.
         num_envs: how many rows there are at most.
+
+    Attributes:
+        unstorable: how many values were left out, by key.
     """
 
     def __init__(self, columns: tuple[Column, ...], num_envs: int) -> None:
+        self.unstorable = Unstorable()
         self._columns = tuple(
             (column.name.removeprefix(INFO), column, InfoBuffer((column,), num_envs)) for column in columns
         )
 
-    @property
-    def unstorable(self) -> Counter[str]:
-        """How many values were left out, by key."""
-        return sum((buffer.unstorable for _, _, buffer in self._columns), Counter[str]())
-
     def read(self, infos: Mapping[str, Any], n: int) -> tuple[Info, ...]:
         """Read the infos of n rows; the arrays may be the environment's own."""
-        return tuple(_read(key, column, buffer, infos, n) for key, column, buffer in self._columns)
+        rows = tuple(_read(key, column, buffer, infos, n) for key, column, buffer in self._columns)
+        for _, _, buffer in self._columns:
+            self.unstorable.add(buffer.take_left_out())
+        return rows
 
     def with_final(
         self, recorded: tuple[Info, ...], done: NDArray[np.bool_], final: Mapping[str, Any]

@@ -38,14 +38,11 @@ def make_vector(
     infos: Sequence[str],
 ) -> CanonicalEnv:
     """Make a ready-made vector environment; see `make_envs`."""
-    if kind == "vector_entry_point":
-        made, seed = source.vector(num_envs), seeds.vector()
-    else:
-        made, seed = _vectorized(source, num_envs, kind, autoreset), seeds.vector(_GYMNASIUMS_SEED_BITS)
+    made = source.vector(num_envs) if kind == "vector_entry_point" else _vectorized(source, num_envs, kind, autoreset)
     try:
         if made.num_envs != num_envs:
             raise EnvError(f"environment {source.env!r}: {num_envs} envs were asked for, but it has {made.num_envs}")
-        canonical = CanonicalEnv(made, repr(source.env), seed=seed, infos=infos)
+        canonical = CanonicalEnv(made, repr(source.env), seed=vector_seed(made, seeds), infos=infos)
         if autoreset is not None and canonical.autoreset_mode is not autoreset:
             raise EnvError(
                 f"environment {source.env!r}: its own vector environment resets in mode "
@@ -57,6 +54,12 @@ def make_vector(
             close_vector_env(made)
         raise
     return canonical
+
+
+def vector_seed(env: AnyVectorEnv, seeds: Seeds) -> int:
+    """Give the seed of a ready-made vector environment's one reset."""
+    gymnasiums_own = isinstance(env.unwrapped, SyncVectorEnv | AsyncVectorEnv)
+    return seeds.vector(_GYMNASIUMS_SEED_BITS) if gymnasiums_own else seeds.vector()
 
 
 def _vectorized(

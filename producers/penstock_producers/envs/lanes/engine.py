@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
+from penstock_producers.envs.infos import Unstorable
 from penstock_producers.envs.lanes.agenda import Agenda, Wish
 from penstock_producers.envs.lanes.answers import Constants, reset_rows, rows_at, step_rows, succeed
 from penstock_producers.envs.lanes.containment import DIED, Fault
@@ -65,7 +66,7 @@ class Engine:
         self.num_envs = lanes[-1].stop
         self.observation_space, self.action_space, self.infos = spaces.observation, spaces.action, spaces.infos
         self.faults: Counter[str] = Counter()
-        self.unstorable: Counter[str] = Counter()
+        self.unstorable = Unstorable()
         self.last_fault: dict[int, str] = {}
         self._name = name
         self._containment = containment
@@ -91,7 +92,7 @@ class Engine:
 
     @property
     def parked(self) -> frozenset[int]:
-        """The envs that are parked for good, since no reset mended them and they cannot be made anew."""
+        """The envs that are left out for good: no reset mended those that exist, or `park` was called."""
         return frozenset(self._recovery.parked)
 
     @property
@@ -207,7 +208,8 @@ class Engine:
             return
         for env in self._agenda.without_options(lane):
             options = self.before_reset(env, int(self._block.episode[env]))
-            self._agenda.give(env, options_to_json(options, self._name))
+            if env not in self._recovery.parked:
+                self._agenda.give(env, options_to_json(options, self._name))
 
     def _revive(self) -> None:
         """Have the envs whose time has come made anew, and their workers started where those are gone."""
@@ -244,8 +246,8 @@ class Engine:
     def _fail_all(self, lane: RemoteLane, fault: Fault) -> None:
         """A worker is lost, and with it the episodes of all its envs."""
         for env in range(lane.start, lane.stop):
-            # One that backs off still has lost nothing by this.
-            if not self._recovery.backs_off(env):
+            # One that backs off still has lost nothing by this, nor has one that is left out.
+            if not (self._recovery.backs_off(env) or env in self._recovery.parked):
                 self._fail(env, fault.kind, fault.detail)
 
     def _fail_lost(self) -> None:
@@ -258,6 +260,7 @@ class Engine:
         """An env did something wrong: abort its episode, and have it made anew later."""
         reason = f"{kind}: {detail}"
         self.faults[kind] += 1
+        self.last_fault.pop(env, None)
         self.last_fault[env] = reason
         if self._open[env]:
             self._aborts.append(Abort(env, reason))
@@ -317,8 +320,7 @@ class Engine:
                 for env in ended.tolist():
                     self._agenda.begin(env)
         for lane, result in taken:
-            if result.unstorable:
-                self.unstorable.update(result.unstorable)
+            self.unstorable.add(result.unstorable)
             for place, kind, detail in result.faults:
                 self._fail(lane.start + place, kind, detail)
         aborts, self._aborts = tuple(self._aborts), []

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from contextlib import suppress
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
@@ -13,7 +12,7 @@ import numpy as np
 from penstock_producers.contained import CONTAINED
 from penstock_producers.envs.lanes.containment import RAISED, SPACES, Fault
 from penstock_producers.envs.options import options_from_json
-from penstock_producers.spaces import from_gymnasium
+from penstock_producers.spaces import from_gymnasium, snapshot
 from penstock_schemas.errors import EnvError, PenstockError
 from penstock_schemas.spaces import leaves, unflatten
 
@@ -22,6 +21,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
+    from penstock_producers.envs.infos import LeftOut
     from penstock_producers.envs.lanes.buffers import Block, Spaces
     from penstock_producers.envs.seeds import Seeds
 
@@ -57,8 +57,8 @@ class Result(NamedTuple):
     resets: int = 0
     faults: tuple[tuple[int, str, str], ...] = ()
     """(place, kind, detail)"""
-    unstorable: Mapping[str, int] = _NOTHING
-    """How many values of infos were left out, by key."""
+    unstorable: tuple[LeftOut, ...] = ()
+    """Which values of infos were left out."""
 
     @property
     def only_steps(self) -> bool:
@@ -96,14 +96,14 @@ class Lane:
         self._plain_action = leaves(spaces.action)[0].path == ()
         self.envs: list[AnyEnv | None] = [None] * len(envs)
         self._steps: list[Any] = [None] * len(envs)
-        # The spaces that each env had when they were last looked at.
-        self._seen: list[tuple[Any, Any]] = [(None, None)] * len(envs)
+        # How the spaces looked that were last found to be the stream's.
+        self._same: tuple[Any, Any] | None = None
         for place, env in enumerate(envs):
             if env is not None:
                 self._take(place, env)
 
     def run(self, order: Order) -> Result:
-        """Do what is ordered; envs whose episodes end are reset at once, unless held, and those that fail are closed.
+        """Do what is ordered; envs whose episodes end are reset at once, unless held, and those that fail are down.
 
         Steps and resets lie in the block ascending by place.
         """
@@ -128,27 +128,23 @@ class Lane:
         for place, _ in faults:
             self._discard(place)
         told = tuple((place, fault.kind, fault.detail) for place, fault in faults) if faults else ()
-        return Result(steps.count, resets.count, told, self._take_unstorable())
+        unstorable = steps.infos.take_left_out() + resets.infos.take_left_out()
+        return Result(steps.count, resets.count, told, unstorable)
+
+    def up(self) -> list[AnyEnv | None]:
+        """The envs by place; None for one that is down."""
+        return [None if step is None else env for env, step in zip(self.envs, self._steps, strict=True)]
 
     def render(self, place: int) -> NDArray[Any] | None:
         """Have an env draw itself; None where it is down, or draws no array. Raises what the env raises."""
         env = self.envs[place]
-        frame = None if env is None else env.render()
+        frame = None if env is None or self._steps[place] is None else env.render()
         return frame if isinstance(frame, np.ndarray) else None
 
     def close(self) -> None:
         """Close all envs, whatever they raise."""
         for place in range(len(self.envs)):
             self._close(place)
-
-    def _take_unstorable(self) -> Mapping[str, int]:
-        counters = self.block.steps.infos.unstorable, self.block.resets.infos.unstorable
-        if not (counters[0] or counters[1]):
-            return _NOTHING
-        taken = sum(counters, Counter[str]())
-        for counter in counters:
-            counter.clear()
-        return taken
 
     def _step(self, who: Sequence[int]) -> list[tuple[int, Fault]]:
         places = list(who)
@@ -211,17 +207,17 @@ class Lane:
         self.envs[place] = env
         # Bound once: gymnasium's wrappers have no state that would change it.
         self._steps[place] = env.step
-        self._seen[place] = (None, None)
 
     def _compare_spaces(self, place: int) -> None:
         env = self.envs[place]
-        now = (env.observation_space, env.action_space)  # type: ignore[union-attr]  # only envs that are there
-        # Most envs keep the same objects; only others are compared.
-        if now[0] is self._seen[place][0] and now[1] is self._seen[place][1]:
+        observation, action = env.observation_space, env.action_space  # type: ignore[union-attr]  # only envs that are there
+        now = snapshot(observation), snapshot(action)
+        # Most look alike at each reset, in all envs; only others are described.
+        if now == self._same:
             return
         for space, before, role in (
-            (now[0], self._spaces.observation, "observation"),
-            (now[1], self._spaces.action, "action"),
+            (observation, self._spaces.observation, "observation"),
+            (action, self._spaces.action, "action"),
         ):
             try:
                 mapped = from_gymnasium(space, role)  # type: ignore[arg-type]  # one of its two literals
@@ -229,12 +225,15 @@ class Lane:
                 raise Fault(SPACES, str(error)) from error
             if mapped != before:
                 raise Fault(SPACES, f"its {role} space is {space} now, no longer that of the stream: {before}")
-        self._seen[place] = now
+        self._same = now
 
     def _discard(self, place: int) -> None:
-        """Close an env that failed; one that cannot be made anew stays, for a reset may mend it."""
+        """Take an env that failed for down; one that cannot be made anew stays, for a reset may mend it.
+
+        It is closed when it is made anew: that may hang, and what it did is to be told before.
+        """
         if self._make is not None:
-            self._close(place)
+            self._steps[place] = None
 
     def _close(self, place: int) -> None:
         env, self.envs[place], self._steps[place] = self.envs[place], None, None

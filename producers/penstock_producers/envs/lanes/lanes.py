@@ -12,7 +12,7 @@ import numpy as np
 from penstock_producers.contained import CONTAINED, told
 from penstock_producers.envs.lanes.agenda import Wish
 from penstock_producers.envs.lanes.buffers import Block, share
-from penstock_producers.envs.lanes.containment import DEFAULT, DIED, Containment, Fault
+from penstock_producers.envs.lanes.containment import DEFAULT, Containment, Fault
 from penstock_producers.envs.lanes.engine import Engine
 from penstock_producers.envs.lanes.lane import Begin, Lane, close_envs
 from penstock_producers.envs.lanes.local import LocalLane
@@ -36,10 +36,10 @@ class Lanes(Engine):
     """N environments of one kind, each contained; made by `local`, `existing` or `workers`.
 
     An episode whose env fails ends with an `Abort` whose reason is "kind: detail", the kinds being env_raised,
-    env_hung, env_died, env_reward, env_observation, env_spaces and env_info. The env is closed, made anew after a
-    back-off and reset, while its siblings go on. What went wrong between two episodes costs none, so it is counted
-    and logged only. `recv` raises `EnvError` once an env has used up its budget, when everything that had been
-    answered has been handed over.
+    env_hung, env_died, env_reward, env_observation, env_spaces and env_info. After a back-off the env is closed, made
+    anew and reset, while its siblings go on. What went wrong between two episodes costs none, so it is counted and
+    logged only. `recv` raises `EnvError` once an env has used up its budget, when everything that had been answered
+    has been handed over.
 
     Attributes:
         num_envs: N.
@@ -48,13 +48,14 @@ class Lanes(Engine):
         reward_dtype: float64.
         infos: the columns of the recorded infos, named "info.<key>".
         faults: how many faults there were, by kind; a worker process that is lost counts for each of its envs.
-        last_fault: why each env failed last, "kind: detail", by env; those that never did are not in it.
+        last_fault: why each env failed last, "kind: detail", by env, the latest one last; those that never did
+            are not in it.
         unstorable: how many values of infos were left out since their column cannot hold them, by key.
         before_reset: asked for the options of every reset that is to come and for which none were given, with the
             env's index and the number of that reset, failed ones counted; None where nobody is to be asked. It is set
             before `reset`. An env whose episode ends then waits until that has been answered to whoever collects, and
-            begins with the next call: one more answer an episode in which it takes no action. What it raises passes
-            through, and it is asked again with the next call.
+            begins with the next call: one more answer an episode in which it takes no action. It may `park` that env
+            instead. What it raises passes through, and it is asked again with the next call.
     """
 
     @classmethod
@@ -76,7 +77,7 @@ class Lanes(Engine):
             num_envs: N, at least 1.
             seeds: of the episodes.
             infos: the keys of the infos that are recorded. To learn their types, the first env is reset and stepped
-                once before its first episode.
+                once before its first episode, a few times where it fails.
             containment: what is contained, and how often.
             clock: seconds that never go back.
             name: of the environment, for errors.
@@ -177,7 +178,7 @@ class Lanes(Engine):
         clock: Callable[[], float],
         name: str,
     ) -> Lanes:
-        spaces = probe(envs[0], infos, seed=seeds.episode(0, 0), name=name)
+        spaces = probe(envs[0], infos, seeds=seeds, index=0, name=name)
         block = Block(spaces, len(envs), check_bounds=containment.check_bounds)
         lane = Lane(envs, range(len(envs)), make=make, spaces=spaces, block=block, seeds=seeds)
         local = LocalLane(lane, 0, len(envs))
@@ -192,7 +193,7 @@ class Lanes(Engine):
                 f"environment {self._name}: its envs are in worker processes, so they cannot be had here; use "
                 "reset_env, rebuild and render, or no workers"
             )
-        return tuple(env for lane in self._lanes if isinstance(lane, LocalLane) for env in lane.lane.envs)
+        return tuple(env for lane in self._lanes if isinstance(lane, LocalLane) for env in lane.lane.up())
 
     def reset_env(self, env: int, options: Mapping[str, Any] | None = None) -> None:
         """Begin a new episode in one env; the open one is aborted with the reason "reset".
@@ -205,6 +206,15 @@ class Lanes(Engine):
             options: for its `reset`; recorded as JSON, so they must be plain JSON.
         """
         self._wish(env, Wish("reset", Begin(options_to_json(options, self._name))))
+
+    def park(self, env: int) -> None:
+        """Leave an env out for good, one that `before_reset` is asked for: it begins no more, and has no more faults.
+
+        Args:
+            env: its index.
+        """
+        self._agenda.drop(env)
+        self._recovery.park(env)
 
     def rebuild(self, env: int, **changed: Any) -> None:
         """Make one env anew, with other settings from now on; its open episode is aborted with the reason "rebuilt".
@@ -242,16 +252,14 @@ class Lanes(Engine):
             return None
         try:
             drawn: NDArray[Any] | None = lane.render(env - lane.start)
-        except (EOFError, OSError) as error:  # a timeout is an OSError too
-            self._workers.lose(lane, Fault(DIED, f"it did not render: {error!r}"))
-            raise EnvError(
-                f"environment {self._name}: env {env}: its worker process did not render: {error}"
-            ) from error
+        except Fault as fault:
+            self._workers.lose(lane, fault)
+            raise EnvError(f"environment {self._name}: env {env}: it could not be drawn: {fault.detail}") from fault
         return drawn
 
     def _wish(self, env: int, wish: Wish) -> None:
         if env in self._recovery.parked:
-            raise EnvError(f"environment {self._name}: env {env} is parked for good, after faults that no reset mended")
+            raise EnvError(f"environment {self._name}: env {env} is parked for good")
         self._agenda.wish(env, wish)
         if self._waiting[env]:
             self._grant(env)

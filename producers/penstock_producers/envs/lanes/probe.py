@@ -16,19 +16,21 @@ if TYPE_CHECKING:
 
     import gymnasium
 
-    from penstock_schemas.columns import Column
+    from penstock_producers.envs.seeds import Seeds
 
 _ACTION_SEED = 0
+# How many episodes are begun until one shows its infos.
+_TRIES = 5
 
 
-def probe(env: gymnasium.Env[Any, Any], infos: Sequence[str], *, seed: int, name: str) -> Spaces:
-    """Map an env's spaces, and type the infos that are recorded by one reset and one random step.
+def probe(env: gymnasium.Env[Any, Any], infos: Sequence[str], *, seeds: Seeds, index: int, name: str) -> Spaces:
+    """Map the spaces of the env of an index, and type the infos that are recorded by one reset and one random step.
 
     The env is left in the middle of an episode where there are infos; without any it is only looked at.
 
     Raises:
         SpaceError: a space that is not mapped.
-        EnvError: an info that is not there, or an env that already fails here.
+        EnvError: an info that is not there, or an env that fails in each of its first episodes.
     """
     try:
         observation = from_gymnasium(env.observation_space, "observation")
@@ -39,21 +41,27 @@ def probe(env: gymnasium.Env[Any, Any], infos: Sequence[str], *, seed: int, name
         ) from error
     except SpaceError as error:
         raise SpaceError(f"environment {name}: {error}") from error
-    columns: tuple[Column, ...] = ()
-    if infos:
-        # A copy: seeding the env's own would change what it samples later.
-        actions = copy.deepcopy(env.action_space)
-        actions.seed(_ACTION_SEED)
+    columns = info_columns(infos, _first_infos(env, seeds, index, name), name) if infos else ()
+    return Spaces(observation, action, columns)
+
+
+def _first_infos(env: gymnasium.Env[Any, Any], seeds: Seeds, index: int, name: str) -> list[dict[str, Any]]:
+    """The infos of a reset and a step, with the seed of the first episode in which neither fails."""
+    # A copy: seeding the env's own would change what it samples later.
+    actions = copy.deepcopy(env.action_space)
+    actions.seed(_ACTION_SEED)
+    for episode in range(_TRIES):
         try:
-            _, at_reset = env.reset(seed=seed)
+            _, at_reset = env.reset(seed=seeds.episode(index, episode))
             *_, at_step = env.step(actions.sample())
         except CONTAINED as error:
-            raise EnvError(
-                f"environment {name}: its first reset and step, to see what its infos are, raised "
-                f"{told(error)}; mend the environment"
-            ) from error
-        columns = info_columns(infos, _dicts(at_reset, at_step), name)
-    return Spaces(observation, action, columns)
+            failure = error
+        else:
+            return _dicts(at_reset, at_step)
+    raise EnvError(
+        f"environment {name}: to see what its infos are, it was reset and stepped with the seeds of its first {_TRIES} "
+        f"episodes, each of which failed, the last one with {told(failure)}; mend the environment"
+    ) from failure
 
 
 def _dicts(*infos: Any) -> list[dict[str, Any]]:

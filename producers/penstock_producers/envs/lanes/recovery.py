@@ -37,7 +37,7 @@ class Recovery:
             too, or where its budget is used up.
 
     Attributes:
-        parked: the envs that are parked: left out for good.
+        parked: the envs that are left out for good: given up, or left out by `park`.
         failure: why the envs cannot go on; None while they can.
     """
 
@@ -91,6 +91,11 @@ class Recovery:
     def backs_off(self, env: int) -> bool:
         """Whether an env is down, and its time has not come."""
         return env in self._due and self._due[env] > self._clock()
+
+    def park(self, env: int) -> None:
+        """Leave an env out for good, which is no failure."""
+        self._due.pop(env, None)
+        self.parked.add(env)
 
     def begin(self, env: int) -> None:
         """Take an env off the list: it is being tried again."""

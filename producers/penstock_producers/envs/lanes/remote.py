@@ -172,10 +172,16 @@ class RemoteLane:
     def render(self, place: int) -> NDArray[np.generic] | None:
         """Have an idle worker's env draw itself; None where it is down or draws no array.
 
-        Raises `EnvError` where it fails, or takes longer than a step may.
+        Raises `EnvError` where it fails, and `Fault` where the worker is gone, or takes longer than a step may.
         """
-        self._channel.send({"render": place})
-        message, raw = self._channel.await_message(self._containment.step_timeout)
+        limit = self._containment.step_timeout
+        try:
+            self._channel.send({"render": place})
+            message, raw = self._channel.await_message(limit)
+        except TimeoutError:
+            raise Fault(HUNG, f"render() gave nothing within {limit:g} s: its worker process was killed") from None
+        except (EOFError, OSError):
+            raise Fault(DIED, self._death()) from None
         if "error" in message:
             raise EnvError(f"environment {self._name}: env {self.start + place}: render() raised {message['error']}")
         if message["frame"] is None:

@@ -11,6 +11,7 @@ import struct
 from array import array
 from typing import TYPE_CHECKING, Any, TypeAlias
 
+from penstock_producers.envs.infos import LeftOut
 from penstock_producers.envs.lanes.lane import Begin, Order, Result
 
 if TYPE_CHECKING:
@@ -132,7 +133,7 @@ def write_result(result: Result, block: Block) -> Message:
         "steps": result.steps,
         "resets": result.resets,
         "faults": result.faults,
-        "unstorable": dict(result.unstorable),
+        "unstorable": result.unstorable,
         "texts": [
             [text[:count].tolist() for text in texts]
             for texts, count in ((block.steps.texts, result.steps), (block.resets.texts, result.resets))
@@ -149,7 +150,8 @@ def read_result(message: Message, block: Block) -> Result:
     for texts, values in zip((block.steps.texts, block.resets.texts), described["texts"], strict=True):
         _fill(texts, values)
     faults = tuple((place, kind, detail) for place, kind, detail in described["faults"])
-    return Result(described["steps"], described["resets"], faults, described["unstorable"])
+    unstorable = tuple(LeftOut(key, times, first) for key, times, first in described["unstorable"])
+    return Result(described["steps"], described["resets"], faults, unstorable)
 
 
 def _fill(texts: Sequence[NDArray[Any]], values: Sequence[Sequence[Any]]) -> None:

@@ -54,7 +54,7 @@ def work(settings: Mapping[str, Any], channel: Channel, memory: int) -> None:
             try:
                 for place, index in enumerate(indices):
                     envs[place] = source.single(index)
-                spaces = probe(envs[0], settings["infos"], seed=seeds.episode(indices[0], 0), name=repr(source.env))  # type: ignore[arg-type]  # all are made
+                spaces = probe(envs[0], settings["infos"], seeds=seeds, index=indices[0], name=repr(source.env))  # type: ignore[arg-type]  # all are made
                 hello = {"spaces": spaces.to_json()}
             except CONTAINED as error:
                 hello = {"error": _reason(error), "type": type(error).__name__}
