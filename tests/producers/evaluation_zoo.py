@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Any
 
@@ -27,15 +28,25 @@ class Known(gymnasium.Env[Any, Any]):
     """Observes its seed and its step, and rewards with the number of the step; its episode's length is of its seed.
 
     Args:
-        breaks: where the episodes of some seeds break: "step" or "reset", by seed.
+        breaks: where the episodes of some seeds break: "step" or "reset", by seed, or "exit", a reset that ends the
+            process.
         once: a folder: each of these seeds breaks once only, and leaves a file there.
+        levels: how many seeds there are, where the reset of any other breaks.
         strict: whether an action that its mask forbids is paid for: the mask allows 0 to even seeds, 1 to odd ones.
     """
 
     observation_space: spaces.Space[Any] = spaces.Box(0, 1e6, (2,), np.float32)
     action_space: spaces.Space[Any] = spaces.Discrete(2)
 
-    def __init__(self, breaks: dict[str, str] | None = None, once: str | None = None, *, strict: bool = False) -> None:
+    def __init__(
+        self,
+        breaks: dict[str, str] | None = None,
+        once: str | None = None,
+        *,
+        levels: int | None = None,
+        strict: bool = False,
+    ) -> None:
+        self.levels = levels
         self.strict = strict
         self.breaks = breaks or {}
         self.once = once
@@ -47,6 +58,10 @@ class Known(gymnasium.Env[Any, Any]):
         self.count = 0
         self.resets.append((seed or 0, options))
         self._break("reset", seed or 0)
+        if self.breaks.get(str(seed)) == "exit":
+            os._exit(3)
+        if self.levels is not None and (seed or 0) >= self.levels:
+            raise ValueError(f"there is no level {seed}")
         return self._observe(), self._inform()
 
     def step(self, action: Any) -> Any:

@@ -187,6 +187,28 @@ def test_one_that_always_breaks_has_failed_and_says_why(where: str, num_envs: in
     assert found.returns.mean == np.mean([return_of(seed) for seed in range(8) if seed not in {4, 7}])
 
 
+@pytest.mark.parametrize(("num_envs", "workers"), [(1, 0), (3, 0), (5, 2)])
+def test_no_other_seed_than_the_listed_ones_is_asked_for(num_envs: int, workers: int) -> None:
+    containment = Containment(backoff=1e-9, max_rebuilds=0)
+    found = evaluate(
+        source(levels=7), "actor-critic", range(7), num_envs=num_envs, workers=workers, containment=containment
+    )
+    assert [episode.episode_return for episode in found.episodes] == [return_of(seed) for seed in range(7)]
+
+
+def test_a_process_that_ends_in_a_reset_costs_that_seed_and_not_the_one_before_it() -> None:
+    env = source(breaks={"4": "exit"})
+    found = evaluate(env, "actor-critic", range(3, 6), num_envs=1, workers=1, containment=QUICK, attempts=1)
+    assert [episode.episode_return for episode in found.episodes] == [return_of(3), None, return_of(5)]
+    assert found.episodes[1].reason == "env_died: its worker process ended with exit code 3"
+
+
+def test_seeds_that_a_process_took_with_it_are_played_again_apart_from_the_one_that_ended_it() -> None:
+    env = source(breaks={"4": "exit"})
+    found = evaluate(env, "actor-critic", range(3, 6), num_envs=3, workers=1, containment=QUICK, attempts=2)
+    assert [episode.episode_return for episode in found.episodes] == [return_of(3), None, return_of(5)]
+
+
 def test_an_env_that_uses_up_its_budget_ends_it_and_nothing_is_left_out() -> None:
     env = source(breaks={str(seed): "reset" for seed in range(3, 100)})
     containment = Containment(backoff=1e-9, max_rebuilds=2)
@@ -201,7 +223,7 @@ def test_envs_that_exist_are_played_and_left_open() -> None:
     envs = [Known(), Known()]
     found = evaluate(envs, policy_for(NAME), range(6))
     assert [episode.episode_return for episode in found.episodes] == [return_of(seed) for seed in range(6)]
-    assert [[seed for seed, _ in env.resets[:3]] for env in envs] == [[0, 2, 4], [1, 3, 5]]
+    assert [[seed for seed, _ in env.resets] for env in envs] == [[0, 2, 4], [1, 3, 5]]
     assert evaluate(envs[0], policy_for(NAME), [9]).episodes[0].length == length_of(9)
 
 

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import threading
 import time
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -18,8 +19,9 @@ from prometheus_client import CollectorRegistry
 from penstock_producers.evaluate import EvaluationMetrics, Evaluator
 from penstock_producers.evaluate.service import evaluate_versions
 from penstock_producers.evaluate.settings import EvaluationSettings, parse_seeds
+from penstock_producers.policy import watcher
 from penstock_schemas.chunks import Ends, Exploration
-from penstock_schemas.errors import PolicyRejectedError, SettingsError
+from penstock_schemas.errors import LogUnavailableError, PolicyRejectedError, SettingsError
 from penstock_schemas.log.memory import MemoryLog
 from penstock_schemas.messages import Kind
 from penstock_schemas.policies import KEY, PolicyRecord, encode_policy
@@ -30,6 +32,8 @@ from tests.producers.publishing import SECONDS, messages, store, wait_until
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
+
+    from penstock_schemas.log import TopicInfo
 
 STREAM, SHOWN = "live", "shown"
 QUICK = ("--rebuild-backoff-seconds", "1e-9")
@@ -51,10 +55,12 @@ class Command:
     stop: threading.Event = field(default_factory=threading.Event)
     written: list[str] = field(default_factory=list)
 
+    def __post_init__(self) -> None:
+        self.health = Health("log", "policy", clock=time.monotonic, beat_limit=60.0)
+
     def run(self) -> bool:
-        health = Health("log", "policy", clock=time.monotonic, beat_limit=60.0)
         metrics = EvaluationMetrics(self.registry)
-        return evaluate_versions(self.settings, self.log, None, metrics, health, self.stop, self.written.append)
+        return evaluate_versions(self.settings, self.log, None, metrics, self.health, self.stop, self.written.append)
 
     def publish(self, record: PolicyRecord) -> None:
         assert self.log is not None
@@ -84,15 +90,21 @@ def weights(tmp_path: Path) -> Path:
     return path
 
 
-@pytest.fixture
-def watching() -> Iterator[Command]:
-    running = command("--stream", STREAM, "--watch")
-    thread = threading.Thread(target=running.run, daemon=True)
+@contextmanager
+def in_a_thread(evaluation: Command) -> Iterator[None]:
+    thread = threading.Thread(target=evaluation.run, daemon=True)
     thread.start()
-    yield running
-    running.stop.set()
+    yield
+    evaluation.stop.set()
     thread.join(SECONDS)
     assert not thread.is_alive()
+
+
+@pytest.fixture
+def watching() -> Iterator[Command]:
+    evaluation = command("--stream", STREAM, "--watch")
+    with in_a_thread(evaluation):
+        yield evaluation
 
 
 @pytest.mark.parametrize(
@@ -218,6 +230,63 @@ def test_each_new_version_is_evaluated_as_it_comes(watching: Command) -> None:
     assert all(text.count("\n") == 1 for text in watching.written)
 
 
+class CreatesNothing(MemoryLog):
+    """A log that can be read while it is away."""
+
+    away = False
+
+    def create(self, topic: str, **settings: Any) -> TopicInfo:
+        if self.away:
+            raise LogUnavailableError("it is away for a moment")
+        return super().create(topic, **settings)
+
+
+def test_a_watch_waits_for_a_log_that_is_away_at_its_start_and_between_two_versions() -> None:
+    log = CreatesNothing()
+    evaluation = command("--stream", STREAM, "--watch", "--publish", SHOWN)
+    evaluation.log = log
+    for number in (1, 2):
+        evaluation.publish(version(number))
+    log.away = True
+    with in_a_thread(evaluation):
+        for number in (2, 3):
+            wait_until(lambda: evaluation.health.failing().get("log") == "it is away for a moment")
+            log.away = False
+            wait_until(lambda number=number: len(evaluation.written) == number - 1)  # type: ignore[misc]  # of this turn
+            assert "log" not in evaluation.health.failing()
+            log.away = True
+            value, headers = encode_policy(version(number + 1))
+            log.append(evaluation.settings.policies_topic, 0, KEY, value, headers)
+    assert [told["policy_version"] for told in evaluation.told] == [2, 3]
+
+
+def test_a_watch_that_has_no_news_is_not_ready_until_there_are_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(watcher, "_ASK_SECONDS", 0.0)
+    evaluation = command("--stream", STREAM, "--watch")
+    evaluation.publish(version(1))
+    assert evaluation.log is not None
+    with in_a_thread(evaluation):
+        wait_until(lambda: not evaluation.health.failing())
+        evaluation.log.outage = True
+        wait_until(lambda: "outage" in evaluation.health.failing().get("log", ""))
+        evaluation.log.outage = False
+        wait_until(lambda: not evaluation.health.failing())
+
+
+def test_a_stop_before_the_log_has_ever_answered_is_a_clean_one(weights: Path) -> None:
+    evaluation = command("--weights", str(weights), "--publish", SHOWN)
+    assert evaluation.log is not None
+    evaluation.log.outage = True
+    ended: list[bool] = []
+    thread = threading.Thread(target=lambda: ended.append(evaluation.run()), daemon=True)
+    thread.start()
+    wait_until(lambda: "outage" in evaluation.health.failing()["log"])
+    evaluation.stop.set()
+    thread.join(SECONDS)
+    assert ended == [False]
+    assert evaluation.written == []
+
+
 def test_a_stop_in_the_middle_tells_nothing(weights: Path) -> None:
     evaluation = command("--weights", str(weights))
     evaluation.stop.set()
@@ -250,6 +319,34 @@ def test_published_episodes_are_stored_like_any_other_without_exploration(weight
     assert (aborted["seed"], aborted["length"]) == (3, 1)
     assert aborted["abort_reason"] == "env_raised: step() raised RuntimeError: seed 3 broke it"
     assert {episode["producer"] for episode in stored.episodes} == {"judge-0"}
+
+
+class StopsAt(threading.Event):
+    """A stop that comes when it is looked for so many times."""
+
+    def __init__(self, looks: int) -> None:
+        super().__init__()
+        self.looks = looks
+
+    def is_set(self) -> bool:
+        self.looks -= 1
+        return self.looks <= 0
+
+
+def test_what_was_recorded_before_a_stop_is_published_and_ends_as_a_shutdown(weights: Path) -> None:
+    """An answer a step and a reset between two episodes: the stop comes with the third step of the fourth."""
+    evaluation = command("--weights", str(weights), "--publish", SHOWN, "--num-envs", "1")
+    evaluation.stop = StopsAt(sum(length_of(seed) + 1 for seed in range(3)) + 3)
+    assert not evaluation.run()
+    assert evaluation.log is not None
+    *_, end = messages(evaluation.log, f"rollouts.{SHOWN}")
+    assert (end.kind, end.reason) == (Kind.END, "shutdown")
+    stored = store(evaluation.log, SHOWN)
+    assert stored.report.ok, stored.report.findings
+    assert [(episode["seed"], episode["length"], episode["abort_reason"]) for episode in stored.episodes] == [
+        *((seed, length_of(seed), None) for seed in range(3)),
+        (3, 2, "shutdown"),
+    ]
 
 
 def test_what_an_env_that_breaks_for_good_had_open_is_stored_under_its_error(weights: Path) -> None:

@@ -42,6 +42,10 @@ _ENVPOOL = "envpool:"
 _CONTAINED = Containment()
 
 
+class StoppedError(Exception):
+    """An evaluation is to end before its seeds are played."""
+
+
 def evaluate(
     env: str | EnvSource | AnyEnv | Sequence[AnyEnv],
     policy: str | Policy,
@@ -172,7 +176,7 @@ class Evaluator:
         if isinstance(source, EnvSource):
             wrappers = [wrapper.to_json() for wrapper in source.wrappers]
             origin = {"id": source.env, "arguments": dict(source.kwargs), "wrappers": wrappers}
-        with self._lanes(self.seeds[:1]) as lanes:
+        with self._lanes(self.seeds, 1) as lanes:
             rng = ListedSeeds(self.seeds, 1).actions()
             return describe(stream, lanes, origin, policy=policy, rng=rng, **settings)
 
@@ -193,7 +197,8 @@ class Evaluator:
             sink: entered once for every set of lanes that is made, each an incarnation of its own; it gives what takes
                 the fragments.
             message_bytes: how many bytes of chunk rows a message holds.
-            beat: called after each answer of the envs; it may raise to give up.
+            beat: called after each answer of the envs; it may raise to give up. After a `StoppedError` the sink
+                is still given what was recorded.
         """
         exploration = policy.exploration
         policy.exploration = Exploration.OFF
@@ -219,7 +224,9 @@ class Evaluator:
         left = self.seeds
         for attempt in range(1, self._attempts + 1):
             broken = None
-            with self._lanes(left) as lanes:
+            # Played again, each env has a process of its own: one that ends takes no other's episode with it.
+            most = self._num_envs if attempt == 1 else self._workers or self._num_envs
+            with self._lanes(left, most) as lanes:
                 placed = Placed(policy, self._batch)
                 tally = Tally(lanes, left, placed, self._max_steps)
                 try:
@@ -236,7 +243,6 @@ class Evaluator:
                             observer=tally,
                             interrupt=tally.is_done,
                         )
-                        rollout.parked = tally.parked
                         _until_done(rollout, tally, take)
                 except EnvError as error:
                     broken = str(error)
@@ -252,9 +258,9 @@ class Evaluator:
         return self._source.env if isinstance(self._source, EnvSource) else ", ".join(map(str, self._source))
 
     @contextmanager
-    def _lanes(self, seeds: Sequence[int]) -> Iterator[Lanes]:
-        """Make lanes that play seeds, one each at least."""
-        n, source = min(self._num_envs, len(seeds)), self._source
+    def _lanes(self, seeds: Sequence[int], most: int) -> Iterator[Lanes]:
+        """Make lanes that play seeds, one each at least, and so many at most."""
+        n, source = min(self._num_envs, most, len(seeds)), self._source
         exists = not isinstance(source, EnvSource)
         lanes = make_envs(
             source if isinstance(source, EnvSource) else source[:n],
@@ -301,7 +307,7 @@ def _until_done(rollout: Rollout, tally: Tally, take: Sink) -> None:
     try:
         while not tally.is_done():
             take(rollout.fragment())
-    except EnvError:
+    except (EnvError, StoppedError):
         take(rollout.close())
         raise
 

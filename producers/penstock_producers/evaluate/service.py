@@ -6,13 +6,14 @@ import json
 import logging
 import time
 from contextlib import ExitStack, contextmanager, nullcontext
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from prometheus_client import CollectorRegistry
 
 from penstock_producers.evaluate.metrics import EvaluationMetrics
-from penstock_producers.evaluate.run import Evaluator
+from penstock_producers.evaluate.run import Evaluator, StoppedError
 from penstock_producers.making import containment, env_source
+from penstock_producers.patience import Patience, once_the_log_answers
 from penstock_producers.policy import PolicyWatcher
 from penstock_producers.policy.weights_store import WeightsStore
 from penstock_producers.publisher import Publisher, PublishLimits, end_reason, message_room
@@ -40,6 +41,8 @@ if TYPE_CHECKING:
 
 _LOG = logging.getLogger(__name__)
 _LOOK_SECONDS = 0.2
+
+_T = TypeVar("_T")
 
 
 def serve(settings: EvaluationSettings, stop: threading.Event, write: Callable[[str], object]) -> bool:
@@ -69,7 +72,10 @@ def evaluate_versions(
     stop: threading.Event,
     write: Callable[[str], object],
 ) -> bool:
-    """Evaluate one version after the other; see `serve`. The log may be None where neither end of it is needed."""
+    """Evaluate one version after the other; see `serve`. The log may be None where neither end of it is needed.
+
+    While the log does not answer, publishing waits, and so does what watches, also at its start.
+    """
     evaluator = _evaluator(settings)
     spec, policy = evaluator.describe(
         settings.publish or settings.stream,
@@ -83,25 +89,21 @@ def evaluate_versions(
     def beat() -> None:
         health.beat()
         if stop.is_set():
-            raise _StoppedError
+            raise StoppedError
 
     all_played = True
     try:
-        for _ in _loaded(settings, policy, log, store, health, beat):
-            sink = _published(settings, spec, log, health, beat)
+        for _ in _loaded(settings, policy, log, store, health, stop, beat):
+            sink = _published(settings, spec, log, health, stop, beat)
             room = message_room(spec, settings.max_message_bytes)
             evaluation = evaluator.run(policy, spec=spec, sink=sink, message_bytes=room, beat=beat)
             metrics.evaluated(evaluation, time.time())
             write(_told(settings, evaluation))
             all_played = not evaluation.count(Ends.ABORTED)
-    except _StoppedError:
+    except StoppedError:
         _LOG.info("stopped; an evaluation that was not finished is not told")
         return settings.watch
     return all_played or settings.watch
-
-
-class _StoppedError(Exception):
-    """A stop was asked for in the middle of an evaluation."""
 
 
 def _evaluator(settings: EvaluationSettings) -> Evaluator:
@@ -124,6 +126,7 @@ def _loaded(
     log: Log | None,
     store: Weights | None,
     health: Health,
+    stop: threading.Event,
     beat: Callable[[], None],
 ) -> Iterator[None]:
     """Load the version of a file, or the newest of a topic, or each newer one that comes to be there."""
@@ -132,14 +135,19 @@ def _loaded(
         yield
         return
     topic = settings.policies_topic
-    if settings.watch:
-        log.create(topic, compacted=True)
 
     def reject(error: PolicyRejectedError) -> None:
         _LOG.warning("not evaluated: %s", error)
 
-    with PolicyWatcher(log, topic, check=policy.check, rejected=reject, weights=store) as watcher:
-        health.ready("log")
+    def begin(opened: ExitStack) -> PolicyWatcher:
+        if settings.watch:
+            log.create(topic, compacted=True)
+        waiting = _Readiness(health).waiting
+        watcher = PolicyWatcher(log, topic, check=policy.check, rejected=reject, weights=store, waiting=waiting)
+        return opened.enter_context(watcher)
+
+    with ExitStack() as opened:
+        watcher = _begun(begin, opened, health, stop) if settings.watch else begin(opened)
         while True:
             if watcher.load(policy.load):
                 health.ready("policy")
@@ -167,16 +175,21 @@ def _read(settings: EvaluationSettings) -> PolicyRecord:
 
 
 def _published(
-    settings: EvaluationSettings, spec: StreamSpec, log: Log | None, health: Health, beat: Callable[[], None]
+    settings: EvaluationSettings,
+    spec: StreamSpec,
+    log: Log | None,
+    health: Health,
+    stop: threading.Event,
+    beat: Callable[[], None],
 ) -> Callable[[], AbstractContextManager[Sink]]:
     """Make what opens an incarnation of the stream that is published to; what does nothing where none is."""
     if settings.publish is None or log is None:
         return lambda: nullcontext(lambda _: None)
     topic = f"rollouts.{settings.publish}"
-    log.create(topic, partitions=settings.partitions)
+    patience = Patience(settings.grace_seconds, health, stop)
 
-    @contextmanager
-    def opened() -> Iterator[Sink]:
+    def begin(opened: ExitStack) -> Publisher:
+        log.create(topic, partitions=settings.partitions)
         publisher = Publisher(
             log,
             topic,
@@ -184,14 +197,22 @@ def _published(
             settings.producer_id,
             limits=PublishLimits(settings.max_message_bytes, settings.max_in_flight_bytes),
             encoding=None if settings.compression == "none" else settings.compression,
-            observer=_Publishing(health),
-            while_waiting=beat,
+            observer=_Readiness(health),
+            # Until it has begun there is nothing that would be lost.
+            while_waiting=lambda: patience() if publisher.incarnation >= 0 else beat(),
             clock=time.monotonic,
         )
-        with publisher:
+        return opened.enter_context(publisher)
+
+    @contextmanager
+    def sink() -> Iterator[Sink]:
+        with ExitStack() as opened:
+            publisher = _begun(begin, opened, health, stop)
             reason = "shutdown"
             try:
                 yield lambda fragment: publisher.publish(fragment.batches)
+            except StoppedError:
+                raise
             except BaseException as error:
                 reason = end_reason(error)
                 raise
@@ -199,11 +220,19 @@ def _published(
                 publisher.end(reason)
                 publisher.flush()
 
-    return opened
+    return sink
 
 
-class _Publishing:
-    """Tells readiness whether the log takes messages."""
+def _begun(begin: Callable[[ExitStack], _T], opened: ExitStack, health: Health, stop: threading.Event) -> _T:
+    """Begin once the log answers."""
+    begun = once_the_log_answers(begin, opened, _Readiness(health).waiting, health, stop)
+    if begun is None:
+        raise StoppedError
+    return begun
+
+
+class _Readiness:
+    """Tells readiness whether the log answers."""
 
     def __init__(self, health: Health) -> None:
         self._health = health
@@ -212,7 +241,7 @@ class _Publishing:
         """Nothing that is counted here."""
 
     def waiting(self, reason: str | None) -> None:
-        """The log does not take messages, and why; None once it does again."""
+        """The log does not answer, and why; None once it does again."""
         if reason is None:
             self._health.ready("log")
         else:

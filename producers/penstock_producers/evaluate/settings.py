@@ -28,7 +28,7 @@ class EvaluationSettings(ProducerSettings):
     model_config = SettingsConfigDict(cli_prog_name="penstock-producer evaluate")
 
     stream: StreamName = "evaluation"
-    """The stream whose policy is evaluated: the newest version in its topic."""
+    """The stream whose policy is evaluated: the newest version in its topic; required without --weights."""
 
     weights: FilePath | None = None
     """A version's weights to evaluate instead, a file as stores keep them in policies/."""

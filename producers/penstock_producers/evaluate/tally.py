@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from penstock_producers.envs import Abort, Answer, Lanes, Rows
+    from penstock_producers.envs import Answer, Lanes, Rows
     from penstock_producers.evaluate.placed import Placed
 
 _NONE = -1
@@ -33,27 +33,23 @@ class Played(NamedTuple):
 class Tally:
     """Watches lanes whose episodes have listed seeds, and parks each env once its share is played.
 
-    An `Observer` of the rollout that steps them.
+    An `Observer` of the rollout that steps them. It is asked before each of their resets: so an end is answered before
+    the next reset is ordered, whose faults cannot take it back.
 
     Args:
-        lanes: made with `ListedSeeds` of these seeds.
+        lanes: made with `ListedSeeds` of these seeds, and not reset yet.
         seeds: all different.
         placed: the policy; it is told where to compute the rows of its next batch: by the seeds that their envs play.
         max_steps: after how many steps an episode is cut; None for never.
-
-    Attributes:
-        parked: (N,) the envs that take no more actions.
     """
 
     def __init__(self, lanes: Lanes, seeds: Sequence[int], placed: Placed, max_steps: int | None) -> None:
         n, count = lanes.num_envs, len(seeds)
-        self.parked = np.zeros(n, np.bool_)
         self._lanes = lanes
         self._placed = placed
         self._max_steps = max_steps
         self._seeds = np.array(seeds, np.int64)
-        self._sorted = np.argsort(self._seeds)
-        # Of each env: the place of the seed that it plays, and the return and the length so far.
+        # Of each env: the place of the seed that it plays, from before its reset, and the return and the length so far.
         self._plays = np.full(n, _NONE, np.int64)
         self._return = np.zeros(n, np.float64)
         self._length = np.zeros(n, np.int64)
@@ -62,18 +58,17 @@ class Tally:
         # The newest fault of each env that was looked at.
         self._known: dict[int, str] = {}
         self.played = Played(np.zeros(count, np.uint8), np.zeros(count), np.zeros(count, np.int64), {})
+        lanes.before_reset = self._begin
 
     def is_done(self) -> bool:
         """Whether nothing is left to be played here: every seed has its end or its fault, or its env plays no more.
 
         An episode that was cut has its end when the lanes have aborted it.
         """
-        out = self.parked.copy()
-        out[list(self._lanes.parked)] = True
-        if out.all():
+        if len(self._lanes.parked) == self._lanes.num_envs:
             return True
         told = len(self.played.reasons) + np.count_nonzero(self.played.ends) >= len(self._seeds)
-        return bool(told) and not (self._cut & ~out).any()
+        return bool(told) and not self._cut.any()
 
     def see(self, answer: Answer) -> Answer:
         """Book an answer of the lanes."""
@@ -81,18 +76,14 @@ class Tally:
             self._step(answer.steps)
         for abort in answer.aborts:
             self._cut[abort.env] = False
-            self._fail(abort.env, abort.reason)
-        if answer.resets is not None:
-            self._begin(answer.resets)
-        if self._lanes.last_fault:
-            self._look_at_faults(answer.aborts)
-        ready = answer.ready[~self.parked[answer.ready]]
+        self._look_at_faults()
         # An env that was cut just now is still told to be ready; where its row is computed is nobody's business.
-        self._placed.place(self._seeds[self._plays[ready]])
+        self._placed.place(self._seeds[self._plays[answer.ready]])
         return answer
 
     def broke(self, reason: str) -> None:
         """The lanes cannot go on: no seed that is open is played to its end."""
+        self._look_at_faults()
         for env in np.flatnonzero(self._plays != _NONE).tolist():
             self._fail(env, reason)
 
@@ -115,42 +106,34 @@ class Tally:
             return
         env, ends = env[ended], ends[ended]
         played, place = self.played, self._plays[env]
-        for one in place.tolist() if played.reasons else ():
-            played.reasons.pop(one, None)
         played.ends[place] = ends
         played.returns[place] = self._return[env]
         played.length[place] = self._length[env]
         self._plays[env] = _NONE
 
-    def _begin(self, rows: Rows) -> None:
-        env, place = rows.env, self._places(rows.seed)
+    def _begin(self, env: int, episode: int) -> None:
+        """Note which seed an env is to play; park it where its share is played."""
+        # First those of the reset before, which may have had no answer.
+        self._look_at_faults()
+        place = env + episode * self._lanes.num_envs
+        if place >= len(self._seeds):
+            self._lanes.park(env)
+            return
+        # One whose worker was lost before it came to this reset is asked for once more.
+        self.played.reasons.pop(place, None)
         self._plays[env] = place
         self._return[env] = 0.0
         self._length[env] = 0
-        self.parked[env] = place == _NONE
 
-    def _look_at_faults(self, aborts: Sequence[Abort]) -> None:
-        """Note the seeds whose reset failed: such a fault aborts nothing, and the next reset has the seed behind it."""
+    def _look_at_faults(self) -> None:
+        """Note the seeds whose episodes broke, or whose resets did."""
         for env, reason in self._lanes.last_fault.items():
-            if self._known.get(env) is reason:
-                continue
-            self._known[env] = reason
-            if self._plays[env] == _NONE and not any(abort.reason is reason for abort in aborts):
-                share = range(env, len(self._seeds), self._lanes.num_envs)
-                left = (place for place in share if not self.played.ends[place] and place not in self.played.reasons)
-                if (place := next(left, None)) is not None:
-                    self.played.reasons[place] = reason
+            if self._known.get(env) is not reason:
+                self._known[env] = reason
+                self._fail(env, reason)
 
     def _fail(self, env: int, reason: str) -> None:
         place = int(self._plays[env])
         if place != _NONE:
             self.played.reasons[place] = reason
             self._plays[env] = _NONE
-
-    def _places(self, seed: NDArray[np.int64] | None) -> NDArray[np.int64]:
-        """Find the places of seeds in the list; -1 for a reset behind an env's last episode, whose seed is another."""
-        if seed is None:
-            raise TypeError("lanes seed every reset")
-        at = np.searchsorted(self._seeds, seed, sorter=self._sorted)
-        place: NDArray[np.int64] = self._sorted[np.minimum(at, len(self._seeds) - 1)]
-        return np.where(self._seeds[place] == seed, place, _NONE)
