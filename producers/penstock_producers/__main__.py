@@ -4,24 +4,33 @@ from __future__ import annotations
 
 import sys
 
+from penstock_schemas.starting import exit_on_sigterm
+
 
 def main() -> None:
     """Run a producer, a check or an evaluation.
 
     Exits with 0 after a clean stop, a check that found nothing or an evaluation of every seed, else with 1 or 2.
     """
+    # A flag, or nothing, is the producer's.
+    command = sys.argv[1] if sys.argv[1:] else "-"
+    if command not in {"check", "evaluate"}:
+        exit_on_sigterm()
     try:
         # Imported here, since a base install lacks what they need, and that is to be told in one line.
         from penstock_schemas.service import end, run_process  # noqa: PLC0415  (as said)
 
-        if sys.argv[1:2] == ["check"]:
+        if command == "check":
             from penstock_producers.check import cli  # noqa: PLC0415  (as said)
 
             end(cli.main(sys.argv[2:]))
-        if sys.argv[1:2] == ["evaluate"]:
+        if command == "evaluate":
             from penstock_producers.evaluate import cli as evaluation  # noqa: PLC0415  (as said)
 
             end(evaluation.main(sys.argv[2:]))
+        if not command.startswith("-"):
+            sys.stderr.write(f"error: unknown command {command!r}: check or evaluate, and a producer needs none\n")
+            end(2)
         from penstock_producers.service import serve  # noqa: PLC0415  (as said)
         from penstock_producers.settings import ProducerSettings  # noqa: PLC0415  (as said)
     except ModuleNotFoundError as error:

@@ -16,11 +16,28 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
+    from penstock_producers.envs import Envs
     from penstock_producers.fragment import ClosedFragment
     from penstock_schemas.errors import PolicyRejectedError
     from penstock_schemas.messages import Encoded
 
 _PREFIX = "penstock_producer"
+
+
+class _Totals:
+    """A counter of what others have counted since the start, by its label."""
+
+    def __init__(self, counter: Counter) -> None:
+        self._counter = counter
+        self._before: dict[str, int] = {}
+
+    def are(self, totals: Mapping[str, int]) -> bool:
+        """Count what has come to the totals; whether anything has."""
+        come = {label: total - self._before.get(label, 0) for label, total in totals.items()}
+        for label, number in come.items():
+            self._counter.labels(label).inc(number)
+        self._before = dict(totals)
+        return any(come.values())
 
 
 class ProducerMetrics:
@@ -44,8 +61,10 @@ class ProducerMetrics:
         self._steps = counter("steps", "Environment steps recorded.")
         self._episodes = counter("episodes", "Episodes that ended of themselves.")
         self._aborts = counter("aborted_episodes", "Episodes that a fault of their env ended, by its kind.", "kind")
-        self._left_out = counter("infos_left_out", "Values of infos that their column cannot hold, by key.", "key")
-        self._left_out_before: dict[str, int] = {}
+        self._faults = _Totals(counter("env_faults", "Faults of environments, also between episodes, by kind.", "kind"))
+        self._left_out = _Totals(
+            counter("infos_left_out", "Values of infos that their column cannot hold, by key.", "key")
+        )
         self._fragments = counter("fragments", "Fragments closed.")
         self._messages = counter("messages", "Messages acknowledged by the log.")
         self._bytes = counter("published_bytes", "Bytes acknowledged by the log, headers included.")
@@ -118,12 +137,14 @@ class ProducerMetrics:
         self._starts.inc()
         self._incarnation.set(incarnation)
 
-    def acted(self, fragment: ClosedFragment) -> None:
-        """A fragment was closed."""
+    def acted(self, fragment: ClosedFragment, envs: Envs) -> None:
+        """A fragment of these envs was closed."""
+        failed = self._faults.are(envs.faults)
         if fragment.steps:
             self._health.ready("env")
-        elif fragment.aborts:
-            self._health.unready("env", f"no env gave a step, and env {fragment.aborts[-1]}")
+        elif failed:
+            env, reason = list(envs.last_fault.items())[-1]
+            self._health.unready("env", f"no env gave a step, and env {env}: {reason}")
         self._fragments.inc()
         self._steps.inc(fragment.steps)
         for abort in fragment.aborts:
@@ -134,9 +155,7 @@ class ProducerMetrics:
 
     def left_out(self, infos: Mapping[str, int]) -> None:
         """So many values of infos were left out since the start, by key."""
-        for key, count in infos.items():
-            self._left_out.labels(key).inc(count - self._left_out_before.get(key, 0))
-            self._left_out_before[key] = count
+        self._left_out.are(infos)
 
     def loaded(self, version: int, exploration: Exploration, now: float) -> None:
         """A policy version acts, and how it explores, from the time `now` in seconds since the epoch."""

@@ -13,6 +13,7 @@ import threading
 import uuid
 import zlib
 from collections import deque
+from concurrent.futures import wait
 from dataclasses import dataclass
 from re import search
 from typing import TYPE_CHECKING, Protocol, Self
@@ -31,6 +32,8 @@ if TYPE_CHECKING:
 
 _LOG = logging.getLogger(__name__)
 _RETRY_SECONDS = 0.5
+# How long a message may be on its way before the log is told to be waited for; electing a leader takes less, mostly.
+_SLOW_SECONDS = 5.0
 _CLOSE_SECONDS = 1.0
 # Arrow pads every buffer of a message to 8 bytes and names it in the message's metadata.
 _BUFFER_BYTES = 64
@@ -89,7 +92,8 @@ class Publisher:
 
     Used as a context. Entering appends the begin record, whose offset is the incarnation; leaving gives up what has
     not been flushed, and does not wait for a log that hangs. A thread of its own sends, so that the env loop steps on
-    meanwhile. While the loop must wait for the log, `while_waiting` is called twice a second; it may raise to give up.
+    meanwhile. While the loop must wait for the log, at the begin too, `while_waiting` is called twice a second; it may
+    raise to give up.
     `encoding` names an Arrow codec ("zstd") to compress each message with.
     """
 
@@ -123,17 +127,17 @@ class Publisher:
         self._changed = threading.Condition()
         self._closing = False
         self._failure: Exception | None = None
-        self._thread = threading.Thread(target=self._send_all, name="publisher", daemon=True)
+        self._thread = threading.Thread(target=self._run, name="publisher", daemon=True)
         self.incarnation = -1
 
     def __enter__(self) -> Self:
-        begin = encode_begin(self._spec, self._producer, uuid.uuid4().hex)
-        try:
-            self.incarnation = self._deliver(begin, self._while_waiting).offset
-        except BaseException:
-            self._appender.close(_CLOSE_SECONDS)
-            raise
         self._thread.start()
+        try:
+            with self._changed:
+                self._wait(lambda: self.incarnation >= 0)
+        except BaseException:
+            self.__exit__()
+            raise
         return self
 
     def __exit__(self, *exc: object) -> None:
@@ -199,6 +203,23 @@ class Publisher:
         if self._failure is not None:
             raise self._failure
 
+    def _run(self) -> None:
+        try:
+            self._begin()
+            self._send_all()
+        except LogUnavailableError:
+            return
+        except Exception as error:  # noqa: BLE001  (whatever it is, the env loop raises it)
+            with self._changed:
+                self._failure = error
+                self._changed.notify_all()
+
+    def _begin(self) -> None:
+        incarnation = self._deliver(encode_begin(self._spec, self._producer, uuid.uuid4().hex)).offset
+        with self._changed:
+            self.incarnation = incarnation
+            self._changed.notify_all()
+
     def _send_all(self) -> None:
         while True:
             with self._changed:
@@ -207,15 +228,7 @@ class Publisher:
                     return
                 encoded = self._queue[0]
             sent = self._clock()
-            try:
-                self._deliver(encoded, self._raise_closed)
-            except LogUnavailableError:
-                return
-            except Exception as error:  # noqa: BLE001  (whatever it is, the env loop raises it)
-                with self._changed:
-                    self._failure = error
-                    self._changed.notify_all()
-                return
+            self._deliver(encoded)
             with self._changed:
                 self._queue.popleft()
                 self._queued_bytes -= encoded.size
@@ -223,26 +236,33 @@ class Publisher:
                 self._changed.notify_all()
             self._observer.published(encoded, self._clock() - sent)
 
-    def _deliver(self, encoded: Encoded, while_waiting: Callable[[], None]) -> Appended:
-        """Append until acknowledged, or until `while_waiting` raises."""
+    def _deliver(self, encoded: Encoded) -> Appended:
+        """Append until acknowledged; raises `LogUnavailableError` once this is closed."""
         waited = False
         while True:
             try:
-                appended = self._append(encoded).result()
+                future = self._append(encoded)
+                if not (waited or wait([future], _SLOW_SECONDS).done):
+                    self._tell_waiting(f"no acknowledgement for {_SLOW_SECONDS:g} s")
+                    waited = True
+                appended = future.result()
             except LogUnavailableError as error:
                 # Whoever left is not to be told any more.
                 self._raise_closed()
-                _LOG.warning("the log does not take messages, trying again: %s", error)
-                self._observer.waiting(str(error))
+                self._tell_waiting(str(error))
                 waited = True
                 with self._changed:
                     self._changed.wait_for(lambda: self._closing, _RETRY_SECONDS)
-                while_waiting()
+                self._raise_closed()
                 continue
             if waited:
                 _LOG.info("the log takes messages again")
                 self._observer.waiting(None)
             return appended
+
+    def _tell_waiting(self, reason: str) -> None:
+        _LOG.warning("the log does not take messages: %s", reason)
+        self._observer.waiting(reason)
 
     def _raise_closed(self) -> None:
         if self._closing:

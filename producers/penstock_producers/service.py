@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import logging
+import threading
 import time
-from contextlib import ExitStack
-from typing import TYPE_CHECKING, TypeVar
+from contextlib import ExitStack, contextmanager
+from typing import TYPE_CHECKING
 
 import torch
 from prometheus_client import CollectorRegistry
@@ -16,17 +17,17 @@ from penstock_producers.counts import kept
 from penstock_producers.envs import Seeds
 from penstock_producers.making import make_described, make_env
 from penstock_producers.metrics import ProducerMetrics
+from penstock_producers.patience import Patience, once_the_log_answers
 from penstock_producers.policy.weights_store import WeightsStore
 from penstock_producers.publisher import Publisher, PublishLimits, end_reason, message_room
 from penstock_producers.refresh import Refresh, RefreshRules
 from penstock_producers.rollout import Rollout
-from penstock_schemas.errors import EnvError, LogUnavailableError, PolicyError
+from penstock_schemas.errors import EnvError, PolicyError
 from penstock_schemas.log.kafka import KafkaLog
-from penstock_schemas.service import Endpoint, Health
+from penstock_schemas.service import Endpoint, Health, end
 
 if TYPE_CHECKING:
-    import threading
-    from collections.abc import Callable
+    from collections.abc import Iterator
 
     from penstock_producers.envs import Envs
     from penstock_producers.fragment import ClosedFragment
@@ -35,9 +36,8 @@ if TYPE_CHECKING:
     from penstock_schemas.log import Log
 
 _LOG = logging.getLogger(__name__)
-_AGAIN_SECONDS = 1.0
-
-_T = TypeVar("_T")
+# How long a producer that is stopped at its start takes to close its envs, at most.
+_STARTING_SECONDS = 5.0
 
 
 def serve(settings: ProducerSettings, stop: threading.Event) -> None:
@@ -54,13 +54,31 @@ def serve(settings: ProducerSettings, stop: threading.Event) -> None:
         delivery_timeout=settings.delivery_timeout_seconds,
         max_message_bytes=settings.max_message_bytes,
     )
-    with Endpoint(registry, health, settings.metrics_host, settings.metrics_port), log:
+    endpoint = Endpoint(registry, health, settings.metrics_host, settings.metrics_port)
+    with _ends_unless_begun(stop) as begun, endpoint, log:
         seeds = Seeds(settings.seed, settings.producer_id)
         env = make_env(settings, seeds, time.monotonic)
         try:
-            produce(settings, env, seeds, log, weights, metrics, health, stop)
+            produce(settings, env, seeds, log, weights, metrics, health, stop, begun)
         finally:
             env.close()
+
+
+@contextmanager
+def _ends_unless_begun(stop: threading.Event) -> Iterator[threading.Event]:
+    """End the process soon after a stop that comes before the event is set: nothing is lost, and an env may hang."""
+    begun = threading.Event()
+
+    def watch() -> None:
+        stop.wait()
+        if not begun.wait(_STARTING_SECONDS):
+            end(0)
+
+    threading.Thread(target=watch, name="start", daemon=True).start()
+    try:
+        yield begun
+    finally:
+        begun.set()
 
 
 def use_one_thread() -> None:
@@ -78,8 +96,9 @@ def produce(
     metrics: ProducerMetrics,
     health: Health,
     stop: threading.Event,
+    begun: threading.Event,
 ) -> None:
-    """Step `env` and publish to `log` until `stop`, then end the incarnation.
+    """Step `env` and publish to `log` until `stop`, then end the incarnation; set `begun` once it has begun.
 
     Policies too large for a message are read from `weights`; without it they are refused.
 
@@ -117,7 +136,7 @@ def produce(
         interrupt=refresh.due,
     )
     health.ready("env")
-    patience = _Patience(settings.grace_seconds, health, stop)
+    patience = Patience(settings.grace_seconds, health, stop)
 
     def begin(opened: ExitStack) -> Publisher:
         log.create(settings.rollouts_topic, partitions=settings.partitions)
@@ -137,7 +156,7 @@ def produce(
         return opened.enter_context(publisher)
 
     def publish(fragment: ClosedFragment) -> None:
-        metrics.acted(fragment)
+        metrics.acted(fragment, env)
         metrics.left_out(env.unstorable)
         publisher.publish(fragment.batches)
         if runner is not None:
@@ -146,10 +165,11 @@ def produce(
 
     owner = {"producer": settings.producer_id, "stream": settings.stream}
     with kept(settings.state, owner, metrics), ExitStack() as opened:
-        begun = _once_the_log_answers(begin, opened, metrics, health, stop)
-        if begun is None:
+        entered = once_the_log_answers(begin, opened, metrics.waiting, health, stop)
+        if entered is None:
             return
-        publisher = begun
+        publisher = entered
+        begun.set()
         metrics.began(publisher.incarnation)
         _LOG.info("incarnation %d of %s began", publisher.incarnation, settings.producer_id)
         reason = "shutdown"
@@ -166,50 +186,3 @@ def produce(
         finally:
             publisher.end(reason)
             publisher.flush()
-
-
-def _once_the_log_answers(
-    begin: Callable[[ExitStack], _T],
-    opened: ExitStack,
-    metrics: ProducerMetrics,
-    health: Health,
-    stop: threading.Event,
-) -> _T | None:
-    """Call `begin` again and again until the log answers; None where `stop` came first.
-
-    What `begin` has entered into `opened` before it failed is left again.
-    """
-    while True:
-        try:
-            begun = begin(opened)
-        except LogUnavailableError as error:
-            opened.close()
-            _LOG.warning("waiting for the log: %s", error)
-            metrics.waiting(str(error))
-            health.beat()
-            if stop.wait(_AGAIN_SECONDS):
-                return None
-        else:
-            metrics.waiting(None)
-            return begun
-
-
-class _Patience:
-    """Waits for the log as long as it takes, but once a stop was asked for no longer than the grace."""
-
-    def __init__(self, grace_seconds: float, health: Health, stop: threading.Event) -> None:
-        self._grace_seconds = grace_seconds
-        self._health = health
-        self._stop = stop
-        self._deadline: float | None = None
-
-    def __call__(self) -> None:
-        self._health.beat()
-        if not self._stop.is_set():
-            return
-        if self._deadline is None:
-            self._deadline = time.monotonic() + self._grace_seconds
-        if time.monotonic() > self._deadline:
-            raise LogUnavailableError(
-                f"the log did not take all within {self._grace_seconds:g} s after the stop: the rest is lost"
-            )

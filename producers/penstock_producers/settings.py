@@ -21,7 +21,7 @@ Compression: TypeAlias = Literal["none", "zstd"]
 
 
 class ProducerSettings(ServiceSettings):
-    """Steps a vector of environments with a policy and publishes their experience."""
+    """Steps environments with a policy and publishes what they live; other commands: check --help, evaluate --help."""
 
     model_config = SettingsConfigDict(cli_prog_name="penstock-producer")
 
@@ -49,7 +49,7 @@ class ProducerSettings(ServiceSettings):
     """Whether all environments in workers are stepped together, so that a run repeats itself."""
 
     autoreset: str | None = None
-    """The autoreset mode of sync and async vectors: NextStep, SameStep or Disabled."""
+    """The autoreset mode of sync and async vectors: NextStep, which null is too, SameStep or Disabled."""
 
     infos: Annotated[list[str], Field(default_factory=list)]
     """The keys of the infos to record with each observation."""

@@ -120,7 +120,7 @@ def publisher(
 
 
 class FaultyLog(MemoryLog):
-    """A log that appends, but does not say so: with an error, or not at all until its appender is closed.
+    """A log that appends, but does not say so: with an error, or not before `answer`, or until its appender is closed.
 
     Appends are numbered over all appenders. Those that hang do not return before `released`, and append nothing.
     """
@@ -132,10 +132,17 @@ class FaultyLog(MemoryLog):
         self.lost = lost
         self.unanswered = unanswered
         self.hanging = hanging
+        self.waiting: list[tuple[Future[Appended], Appended]] = []
         self.hangs = threading.Event()
         self.released = threading.Event()
         self.numbers = count()
         self.closed = 0
+
+    def answer(self) -> None:
+        """Acknowledge what was left unanswered."""
+        for future, appended in self.waiting:
+            future.set_result(appended)
+        self.waiting.clear()
 
     def appender(self) -> _FaultyAppender:
         return _FaultyAppender(self)
@@ -145,7 +152,6 @@ class _FaultyAppender(MemoryAppender):
     def __init__(self, log: FaultyLog) -> None:
         super().__init__(log)
         self._faulty = log
-        self._waiting: list[Future[Appended]] = []
 
     def append(self, topic: str, partition: int, **record: Any) -> Future[Appended]:
         number = next(self._faulty.numbers)
@@ -159,14 +165,15 @@ class _FaultyAppender(MemoryAppender):
             appended = Future()
             appended.set_exception(LogUnavailableError(f"the acknowledgement of append {number} is lost"))
         if number in self._faulty.unanswered:
-            appended = Future()
-            self._waiting.append(appended)
+            late: Future[Appended] = Future()
+            self._faulty.waiting.append((late, appended.result()))
+            return late
         return appended
 
     def close(self, timeout: float = 10.0) -> None:
         super().close(timeout)
         self._faulty.closed += 1
-        for future in self._waiting:
+        for future, _ in self._faulty.waiting:
             future.set_exception(LogUnavailableError("the appender was closed"))
 
 

@@ -1,7 +1,8 @@
-"""The entry points where only the base is installed."""
+"""The entry points where only the base is installed, and where a stop comes before they have imported all."""
 
 from __future__ import annotations
 
+import signal
 import subprocess
 import sys
 
@@ -15,7 +16,7 @@ module, absent = sys.argv[1:]
 
 class Absent:
     def find_spec(self, name, path=None, target=None):
-        if name.partition(".")[0] == absent:
+        if f"{name}.".startswith(f"{absent}."):
             raise ModuleNotFoundError(f"No module named {name!r}", name=name)
 
 sys.meta_path.insert(0, Absent())
@@ -23,10 +24,27 @@ main = __import__(module, fromlist=["main"]).main
 sys.argv[1:] = ["--help"]
 main()
 """
+# Runs an entry point, which is asked to stop as it imports the first module that takes its time.
+_STOPPED = """
+import signal
+import sys
+
+module, *words = sys.argv[1:]
+
+class Stopping:
+    def find_spec(self, name, path=None, target=None):
+        if name == "penstock_schemas.service":
+            signal.raise_signal(signal.SIGTERM)
+
+sys.meta_path.insert(0, Stopping())
+main = __import__(module, fromlist=["main"]).main
+sys.argv[1:] = words
+main()
+"""
 
 
-def run(module: str, absent: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-c", _WITHOUT, module, absent]
+def run(program: str, *words: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-c", program, *words]
     return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)  # noqa: S603 - ours
 
 
@@ -35,7 +53,7 @@ def run(module: str, absent: str) -> subprocess.CompletedProcess[str]:
     [("producer", "torch"), ("producer", "gymnasium"), ("consumer", "kafka"), ("consumer", "pydantic")],
 )
 def test_a_base_install_is_told_what_to_install(component: str, absent: str) -> None:
-    ended = run(f"penstock_{component}s.__main__", absent)
+    ended = run(_WITHOUT, f"penstock_{component}s.__main__", absent)
     assert (ended.returncode, ended.stdout) == (2, "")
     assert ended.stderr == (
         f"error: No module named '{absent}': a {component} needs more than the base: "
@@ -44,6 +62,20 @@ def test_a_base_install_is_told_what_to_install(component: str, absent: str) -> 
 
 
 def test_a_module_of_our_own_that_is_absent_is_no_extra() -> None:
-    ended = run("penstock_producers.__main__", "penstock_schemas")
+    ended = run(_WITHOUT, "penstock_producers.__main__", "penstock_schemas.service")
     assert ended.returncode == 1
-    assert ended.stderr.splitlines()[-1] == "ModuleNotFoundError: No module named 'penstock_schemas'"
+    assert ended.stderr.splitlines()[-1] == "ModuleNotFoundError: No module named 'penstock_schemas.service'"
+
+
+@pytest.mark.parametrize(
+    ("words", "status"),
+    [
+        (["penstock_producers.__main__", "--stream=s", "--env=CartPole-v1"], 0),
+        (["penstock_consumers.__main__", "--stream=s"], 0),
+        # What it was to find out it has not found out.
+        (["penstock_producers.__main__", "check", "--env=CartPole-v1"], -signal.SIGTERM),
+    ],
+)
+def test_a_service_that_is_stopped_before_it_has_imported_all_ends_cleanly(words: list[str], status: int) -> None:
+    ended = run(_STOPPED, *words)
+    assert (ended.returncode, ended.stdout, ended.stderr) == (status, "", "")

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from penstock_producers.policy import PolicyWatcher
+from penstock_producers.policy import watcher as watcher_module
 from penstock_schemas.errors import LogUnavailableError, PolicyRejectedError
 from penstock_schemas.log.memory import MemoryLog, MemoryReader
 from penstock_schemas.policies import KEY, PolicyRecord, encode_policy
@@ -250,6 +251,22 @@ def test_loading_never_waits_and_an_outage_passes(topic: Topic) -> None:
         topic.log.outage = False
         topic.publish(2)
         await_version(watcher, 2)
+
+
+def test_an_outage_is_told_of_and_its_end(topic: Topic, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also where nothing is published: polls give nothing then, whether or not the log is there."""
+    monkeypatch.setattr(watcher_module, "_ASK_SECONDS", 0.0)
+    told: list[str | None] = []
+    with PolicyWatcher(topic.log, TOPIC, check=lambda _: None, rejected=topic.rejected.append, waiting=told.append):
+        for _ in range(2):
+            before = len(told)
+            topic.log.outage = True
+            wait_until(lambda before=before: len(told) >= before + 2)  # type: ignore[misc]  # of this turn
+            topic.log.outage = False
+            wait_until(lambda: told[-1] is None)
+    reasons = {reason for reason in told if reason is not None}
+    assert reasons == {"the log in memory 'memory' has an outage: try again"}
+    assert told.count(None) == 2
 
 
 def test_a_version_that_does_not_load_is_waited_for_no_more_and_is_repaired_under_its_number(topic: Topic) -> None:

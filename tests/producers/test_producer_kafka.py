@@ -15,7 +15,7 @@ from penstock_producers.publisher import PublishLimits
 from penstock_schemas.chunks import list_values
 from penstock_schemas.log.kafka import KafkaLog
 from penstock_schemas.messages import Kind
-from penstock_schemas.policies import KEY, MAX_INLINE_BYTES, PolicyRecord, decode_policy, encode_policy
+from penstock_schemas.policies import KEY, MAX_INLINE_BYTES, PolicyRecord, encode_policy
 from tests.producers.publishing import (
     SECONDS,
     SPEC,
@@ -27,6 +27,7 @@ from tests.producers.publishing import (
     records,
     wait_until,
 )
+from tests.schemas.announced import policy_in
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -48,7 +49,7 @@ def test_a_producer_of_small_messages_makes_a_topic_that_the_largest_policy_fits
         assert appender.append(topic, 0, key=KEY, value=value, headers=headers).result(SECONDS).offset == 0
         appender.close()
         (record,) = records(learner, topic)
-    assert decode_policy(record).version == 1
+    assert policy_in(record).version == 1
 
 
 @pytest.fixture

@@ -7,13 +7,17 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
-from prometheus_client import generate_latest
+from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client.openmetrics import exposition as openmetrics
+from prometheus_client.openmetrics.parser import text_string_to_metric_families
 
 from penstock_producers.envs import Seeds
 from penstock_producers.making import make_described, make_env
+from penstock_producers.metrics import ProducerMetrics
 from penstock_producers.policy import TorchPolicy
 from penstock_schemas.messages import Kind
 from penstock_schemas.policies import PolicyRecord
+from penstock_schemas.service import Health
 from tests.producers.producing import STREAM, running
 from tests.producers.publishing import messages, records, store, wait_until
 
@@ -38,6 +42,7 @@ NAMES = {
     "penstock_producer_exploration": "stateset",
     "penstock_producer_policies_rejected": "counter",
     "penstock_producer_aborted_episodes": "counter",
+    "penstock_producer_env_faults": "counter",
     "penstock_producer_infos_left_out": "counter",
     "penstock_producer_starts": "counter",
     "penstock_producer_incarnation": "gauge",
@@ -45,7 +50,10 @@ NAMES = {
     "penstock_producer_episode_return_positive": "counter",
     "penstock_producer_episode_return_negative": "counter",
     "penstock_producer_episode_length_steps": "summary",
-    "penstock_producer_episode_metric": "summary",
+    "penstock_producer_episode_metric_mean": "gauge",
+    "penstock_producer_episode_metric_positive": "counter",
+    "penstock_producer_episode_metric_negative": "counter",
+    "penstock_producer_episode_metric_episodes": "counter",
 }
 
 
@@ -132,3 +140,29 @@ def test_the_policy_that_acts_is_told(producer: Producer) -> None:
         f'penstock_producer_exploration{{penstock_producer_exploration="{name}"}} {float(name == "on")}'
         for name in ("off", "on", "random", "epsilon")
     ]
+
+
+def test_what_is_measured_may_be_negative_and_what_is_not_finite_is_left_out() -> None:
+    registry = CollectorRegistry()
+    health = Health("log", "env", "policy", clock=time.monotonic, beat_limit=1.0)
+    metrics = ProducerMetrics(registry, health)
+    for numbers in ([-3.0, np.inf], [1.0, -np.inf, np.nan], [np.inf]):
+        metrics.measured({"drift": np.array(numbers)})
+    metrics.measured({"endless": np.array([np.inf])})
+    scraped = text_string_to_metric_families(openmetrics.generate_latest(registry).decode())
+    prefix = "penstock_producer_episode_metric_"
+    told = {
+        (sample.labels["metric"], sample.name.removeprefix(prefix)): sample.value
+        for family in scraped
+        for sample in family.samples
+        if sample.name.startswith(prefix)
+    }
+    assert told == {
+        ("drift", "mean"): -1.0,
+        ("drift", "positive_total"): 1.0,
+        ("drift", "negative_total"): 3.0,
+        ("drift", "episodes_total"): 2.0,
+        ("endless", "positive_total"): 0.0,
+        ("endless", "negative_total"): 0.0,
+        ("endless", "episodes_total"): 0.0,
+    }

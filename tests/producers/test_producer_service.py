@@ -28,7 +28,7 @@ from penstock_schemas.messages import Kind, Message
 from penstock_schemas.policies import PolicyRecord
 from penstock_schemas.service import load
 from penstock_schemas.spaces import flatten
-from tests.producers.envs_that_end import ALWAYS_ENDS, SEQUENCE_OBSERVATION, TEXT_ACTION
+from tests.producers.envs_that_end import ALWAYS_ENDS, NEVER_MADE, SEQUENCE_OBSERVATION, TEXT_ACTION, AlwaysEnds
 from tests.producers.producing import STREAM, Producer, running, settings_of
 from tests.producers.publishing import SECONDS, messages, store, wait_until
 
@@ -248,6 +248,30 @@ def test_an_env_that_raises_with_nothing_at_hand_ends_the_incarnation() -> None:
     assert [(episode["length"], episode["ends"]) for episode in stored.episodes] == [(1, 1)] * 2
 
 
+def test_an_env_that_no_longer_resets_is_counted_and_makes_the_producer_unready(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    flags = ("--env-arguments", '{"resets": 1000000000}', "--num-envs", "1", "--fragment-seconds", "0.01")
+    with running(
+        ALWAYS_ENDS, *flags, "--rebuild-backoff-seconds", "1e-3", "--max-rebuilds", "100000", "--no-check-bounds"
+    ) as producer:
+        producer.await_steps(10)
+        assert producer.health.failing() == {}
+
+        def gone(*args: object, **given: object) -> Any:
+            raise RuntimeError("the simulator is away")
+
+        monkeypatch.setattr(AlwaysEnds, "reset", gone)
+        wait_until(lambda: bool(producer.health.failing()))
+        told = "no env gave a step, and env 0: env_raised: reset() raised RuntimeError: the simulator is away"
+        assert producer.health.failing() == {"env": told}
+        assert producer.value("env_faults_total", kind="env_raised") > 0
+        assert producer.value("aborted_episodes_total", kind="env_raised") == 0
+        monkeypatch.undo()
+        wait_until(lambda: not producer.health.failing())
+    assert producer.error is None
+
+
 def test_an_outage_holds_the_envs_up_and_says_why() -> None:
     flags = ("--num-envs", "4", "--fragment-steps", "20", "--max-in-flight-bytes", "1")
     with running("CartPole-v1", *flags) as producer:
@@ -418,6 +442,15 @@ def run(*flags: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)  # noqa: S603 - ours
 
 
+def test_help_and_a_word_that_is_none_name_the_commands() -> None:
+    ended = run("--help")
+    assert ended.returncode == 0
+    assert "other commands: check --help, evaluate --help." in ended.stdout
+    ended = run("chek", "--env", "CartPole-v1")
+    told = "error: unknown command 'chek': check or evaluate, and a producer needs none\n"
+    assert (ended.returncode, ended.stderr) == (2, told)
+
+
 def test_help_names_every_setting() -> None:
     told = run("--help")
     assert (told.returncode, told.stderr) == (0, "")
@@ -463,3 +496,18 @@ def test_an_unknown_env_is_one_error_line() -> None:
     assert last.startswith("error: environment 'Nope-v0': gymnasium has no such id: Environment `Nope` doesn't exist.")
     assert [line for line in logged if "Traceback" in line or line.startswith("error")] == []
     assert ended.stdout == ""
+
+
+def test_a_stop_while_an_env_hangs_at_the_start_is_a_clean_one() -> None:
+    flags = ("--stream", "s", "--bootstrap-servers", "127.0.0.1:1", "--env", NEVER_MADE)
+    command = [sys.executable, "-m", "penstock_producers", *flags]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as producer:  # noqa: S603 - ours
+        try:
+            assert producer.stdout is not None
+            assert producer.stdout.readline() == "hangs\n"
+            producer.terminate()
+            told = producer.communicate(timeout=SECONDS)[1]
+        finally:
+            producer.kill()
+    assert producer.returncode == 0
+    assert "SIGTERM: stopping" in told.splitlines()[-1]

@@ -123,6 +123,7 @@ def test_before_the_first_version_the_policy_acts_as_it_came(pods: Pods) -> None
     pod.producer.await_steps(100)
     assert pod.explores() == {"on"}
     assert pod.value("policy_lag_versions") == 0
+    pods.stop()
     assert pod.chunks() == {(0, Exploration.ON)}
 
 

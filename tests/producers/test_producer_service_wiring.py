@@ -22,7 +22,7 @@ def callbacks(name: str, **arguments: float) -> tuple[str, str]:
 
 def test_what_callbacks_measure_is_stored_and_shown() -> None:
     with running("CartPole-v1", *SMALL, *callbacks("Halving", scale=3.0)) as producer:
-        wait_until(lambda: producer.value("episode_metric_count", metric="half") >= 20)
+        wait_until(lambda: producer.value("episode_metric_episodes_total", metric="half") >= 20)
     assert producer.error is None
     stored = store(producer.log, STREAM)
     assert stored.report.ok, stored.report.findings
@@ -30,8 +30,8 @@ def test_what_callbacks_measure_is_stored_and_shown() -> None:
     expected = [1.5 * episode["length"] if episode["length"] % 2 == 0 else None for episode in whole]
     assert [episode["metric.half"] for episode in whole] == expected
     numbers = [number for number in expected if number is not None]
-    assert producer.value("episode_metric_count", metric="half") == len(numbers)
-    assert producer.value("episode_metric_sum", metric="half") == pytest.approx(sum(numbers))
+    assert producer.value("episode_metric_episodes_total", metric="half") == len(numbers)
+    assert producer.value("episode_metric_positive_total", metric="half") == pytest.approx(sum(numbers))
 
 
 def test_a_callback_that_raises_ends_the_incarnation_with_all_that_was_recorded() -> None:

@@ -165,6 +165,20 @@ def test_what_published_is_told_with_its_latency(log: MemoryLog) -> None:
     assert observer.reasons == []
 
 
+def test_an_acknowledgement_that_is_long_in_coming_is_told_until_it_is_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("penstock_producers.publisher._SLOW_SECONDS", 0.01)
+    log, observer = FaultyLog(unanswered={1}), Observer()
+    log.create(TOPIC)
+    with publisher(log, observer) as publishing:
+        publishing.publish(Source().batches())
+        wait_until(lambda: bool(observer.reasons))
+        assert observer.reasons == ["no acknowledgement for 0.01 s"]
+        log.answer()
+        publishing.flush()
+    assert observer.reasons == ["no acknowledgement for 0.01 s", None]
+    assert told(log) == [(Kind.BEGIN, 0, 0), (Kind.CHUNKS, 0, 0)]
+
+
 @pytest.mark.parametrize("number", [2, 3])
 def test_a_lost_acknowledgement_doubles_under_the_same_sequence_and_is_stored_once(number: int) -> None:
     source, observer, log = Source(), Observer(), FaultyLog(lost={number})
@@ -214,6 +228,17 @@ def test_a_refusal_for_good_reaches_the_loop() -> None:
             publishing.end("shutdown")
     assert told(log) == [(Kind.BEGIN, 0, 0)]
     assert observer.messages == []
+
+
+def test_a_message_counts_with_its_producer_s_name(log: MemoryLog) -> None:
+    (batch,) = Source(50).batches()
+    size = encode_chunks(SPEC, batch, producer="pod-0", incarnation=0, sequence=0).size + len("pod-0")
+    with (
+        publisher(log, Observer(), limits=PublishLimits(max_message_bytes=size - 1)) as publishing,
+        pytest.raises(TooLargeError, match=f"takes {size} bytes, at most {size - 1} may be sent"),
+    ):
+        publishing.publish([batch])
+    assert len(told(log)) == 1
 
 
 def test_a_chunk_larger_than_a_message_is_an_error_not_a_drop(log: MemoryLog) -> None:
@@ -311,8 +336,28 @@ def test_the_begin_waits_for_the_log(log: MemoryLog) -> None:
     log.outage = True
     with entering as publishing:
         assert publishing.incarnation == 0
-    assert observer.reasons[1:] == [None]
-    assert "outage" in str(observer.reasons[0])
+    *reasons, last = observer.reasons
+    assert last is None
+    assert reasons
+    assert {reason for reason in reasons if "outage" in (reason or "")} == set(reasons)
+
+
+def test_who_waits_may_give_up_a_begin_whose_acknowledgement_does_not_come() -> None:
+    log, given_up = FaultyLog(unanswered={0}), threading.Event()
+    log.create(TOPIC)
+
+    def give_up() -> None:
+        raise LogUnavailableError("long enough")
+
+    def run() -> None:
+        with pytest.raises(LogUnavailableError, match="long enough"):
+            publisher(log, Observer(), while_waiting=give_up).__enter__()
+        given_up.set()
+
+    threading.Thread(target=run, daemon=True).start()
+    assert given_up.wait(SECONDS)
+    assert log.closed == 1
+    assert told(log) == [(Kind.BEGIN, 0, 0)]
 
 
 def test_giving_up_the_begin_lets_go_of_the_log() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
+import time
 from contextlib import ExitStack, closing
 from typing import TYPE_CHECKING, Self
 
@@ -21,6 +22,8 @@ if TYPE_CHECKING:
 
 _LOG = logging.getLogger(__name__)
 _POLL_SECONDS = 0.2
+# How often a log that gives nothing is asked whether it is there: Kafka's polls do not tell.
+_ASK_SECONDS = 5.0
 _LEAVE_SECONDS = 1.0
 
 
@@ -39,6 +42,7 @@ class PolicyWatcher:
             time that it is read. Where the log no longer holds the place that was read up to, all that it holds is
             read again.
         weights: where weights are that are larger than a message; without it such a version is refused.
+        waiting: told why there are no news, from the thread that follows the topic, and None once there are again.
     """
 
     def __init__(
@@ -49,11 +53,13 @@ class PolicyWatcher:
         check: Callable[[PolicyRecord], None],
         rejected: Callable[[PolicyRejectedError], None],
         weights: Weights | None = None,
+        waiting: Callable[[str | None], None] = lambda _: None,
     ) -> None:
         self._log = log
         self._topic = topic
         self._check = check
         self._rejected = rejected
+        self._waiting = waiting
         self._stop = threading.Event()
         self._candidates = Candidates()
         self._fetcher: Fetcher | None = None
@@ -122,7 +128,7 @@ class PolicyWatcher:
     def _follow(self, reader: Reader) -> None:
         # The reader is this thread's to close: who leaves may not wait until it is not amid a poll.
         with closing(reader):
-            told, outside = "", False
+            told, outside, ask_at = "", False, 0.0
             while not self._stop.is_set():
                 try:
                     if outside:
@@ -130,17 +136,26 @@ class PolicyWatcher:
                         reader.seek(self._topic, 0, reader.bounds(self._topic, 0)[0])
                         outside = False
                     records = reader.poll(_POLL_SECONDS)
+                    if not records and time.monotonic() >= ask_at:
+                        reader.bounds(self._topic, 0)
+                        ask_at = time.monotonic() + _ASK_SECONDS
                     if not self._stop.is_set():
                         self._consider(records)
                 except Exception as error:  # noqa: BLE001 - a thread that ended would end all news of policies, unheard
-                    outside = outside or isinstance(error, TopicError)
                     # After the stop the log may be closed, and news are not missed.
-                    if str(error) != told and not self._stop.is_set():
+                    if self._stop.is_set():
+                        break
+                    outside = outside or isinstance(error, TopicError)
+                    ask_at = 0.0
+                    self._waiting(str(error))
+                    if str(error) != told:
                         told = str(error)
                         unforeseen = not isinstance(error, PenstockError)
                         _LOG.warning("no news of policies, trying again: %s", error, exc_info=unforeseen)
                     self._stop.wait(_POLL_SECONDS)
                 else:
+                    if told:
+                        self._waiting(None)
                     told = ""
 
     def _consider(self, records: Sequence[Record]) -> None:
