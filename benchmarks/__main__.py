@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import json
 import sys
 import tempfile
@@ -19,7 +20,7 @@ from penstock_producers.service import use_one_thread
 from penstock_schemas.log.kafka import KafkaLog
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
 _RESULTS = Path("build/bench.json")
 
@@ -55,8 +56,9 @@ def _learner(folder: Path) -> Iterator[Figure]:
     yield from cold.frames(folder / "frames")
 
 
-def main() -> int:
+def main(argv: Sequence[str] | None = None) -> int:
     """Measure, print, write."""
+    argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__).parse_args(argv)
     console = Console()
     _RESULTS.parent.mkdir(exist_ok=True)
     figures: list[Figure] = []

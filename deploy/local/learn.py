@@ -23,6 +23,7 @@ from threadpoolctl import threadpool_limits
 from deploy.local import watch
 from deploy.local.pods import CONNECTORS, ENV, POLICY, POLICY_ARGUMENTS, check_alive, make_pods
 from deploy.local.session import session
+from penstock_consumers.cli.words import positive
 from penstock_consumers.policies import newest_kept
 from penstock_consumers.store.bucket import open_bucket
 from penstock_producers.evaluate import Evaluator
@@ -120,14 +121,20 @@ def learn(pods: Pods, versions: Versions, seed: int, words: argparse.Namespace, 
     return Learned(seed, seconds, solved, int(steps), told)
 
 
+def median_seconds(learned: Sequence[Learned]) -> float | None:
+    """The median of the seeds that got there: how long the others ran is how long they might."""
+    seconds = [one.seconds for one in learned if one.solved]
+    return median(seconds) if seconds else None
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     """Learn; 0 where every seed got there, 1 where one did not."""
     parser = argparse.ArgumentParser(prog="python -m deploy.local.learn", description=__doc__)
-    parser.add_argument("--seeds", type=int, default=1, help="how many, one after the other (default: 1)")
+    parser.add_argument("--seeds", type=positive, default=1, help="how many, one after the other (default: 1)")
     parser.add_argument("--first-seed", type=int, default=0, help="the first of them (default: 0)")
     parser.add_argument("--limit", type=float, default=600.0, help="seconds that a seed may take (default: 600)")
     parser.add_argument("--target", type=float, default=475.0, help="mean return to reach (default: 475)")
-    parser.add_argument("--episodes", type=int, default=100, help="in an evaluation (default: 100)")
+    parser.add_argument("--episodes", type=positive, default=100, help="in an evaluation (default: 100)")
     parser.add_argument("--folder", type=Path, default=Path("build/learn"), help="where the files go")
     words = parser.parse_args(argv)
     console = Console()
@@ -143,20 +150,19 @@ def main(argv: Sequence[str] | None = None) -> int:
             learned.append(learn(pods, versions, seed, words, console))
             what = "solved" if learned[-1].solved else "not solved"
             console.print(f"seed {seed}: {what} after {learned[-1].seconds:g} s, {learned[-1].steps:,} steps")
-    solved = sum(one.solved for one in learned)
+    solved, took = sum(one.solved for one in learned), median_seconds(learned)
     summary = {
         "target": words.target,
         "episodes": words.episodes,
         "solved": solved,
         "seeds": words.seeds,
-        "median_seconds": median(one.seconds for one in learned),
+        "median_seconds": took,
         "seconds": round(time.monotonic() - began, 1),
         "learned": [asdict(one) for one in learned],
     }
     (words.folder / "summary.json").write_text(json.dumps(summary, indent=2) + "\n")
-    console.print(
-        f"{solved} of {words.seeds} solved, median {summary['median_seconds']:g} s, in all {summary['seconds']:g} s"
-    )
+    of_these = "" if took is None else f", the median of these {took:g} s"
+    console.print(f"{solved} of {words.seeds} solved{of_these}; in all {summary['seconds']:g} s")
     return 0 if solved == words.seeds else 1
 
 

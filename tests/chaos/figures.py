@@ -6,6 +6,7 @@ its target; the exit status is 1 where one is missed.
 
 from __future__ import annotations
 
+import argparse
 import json
 import os
 import sys
@@ -26,7 +27,7 @@ from penstock_consumers.store.bucket import open_bucket
 from penstock_schemas.errors import PenstockError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Sequence
 
     from numpy.typing import NDArray
 
@@ -205,8 +206,9 @@ def _pass(seconds: float) -> None:
     time.sleep(seconds)
 
 
-def main() -> int:
+def main(argv: Sequence[str] | None = None) -> int:
     """Print the figures; 0 where all hold."""
+    argparse.ArgumentParser(prog="python -m tests.chaos.figures", description=__doc__).parse_args(argv)
     hold = True
     with tempfile.TemporaryDirectory(prefix="penstock-figures-") as folder:
         for figure in measure(Path(folder)):

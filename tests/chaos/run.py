@@ -317,8 +317,13 @@ def command(plan: Schedule, load: Load) -> str:
 def asked(argv: Sequence[str] | None) -> tuple[Schedule, Load, Path]:
     """What a command line asks for: a schedule, a load, and the folder in which the run's is made."""
     load = Load()
-    parser = argparse.ArgumentParser(prog="python -m tests.chaos.run", description=__doc__)
-    parser.add_argument("--seed", type=int, default=random.randrange(1 << 32), help="of the schedule")  # noqa: S311 - not for secrets
+    drawn = random.randrange(1 << 32)  # noqa: S311 - not for secrets
+    parser = argparse.ArgumentParser(
+        prog="python -m tests.chaos.run",
+        description=__doc__,
+        formatter_class=argparse.ArgumentDefaultsHelpFormatter,
+    )
+    parser.add_argument("--seed", type=int, default=drawn, help="of the schedule; another one each time")
     parser.add_argument("--seconds", type=float, default=60.0, help="of faults")
     parser.add_argument("--producers", type=int, default=3, help="how many, each with a partition of its own")
     parser.add_argument("--consumers", type=int, default=2, help="how many there are from the beginning")

@@ -188,13 +188,8 @@ def test_the_commands_list_show_and_retry(
         assert [row["offset"] for row in answered("quarantine", "retry", "--all", status=2)] == [None, 5]
         consume(log, bucket, topic, dead, stream_name)
     assert lengths(bucket)[2:] == [("producer-0~0", 90), ("producer-0~0", 9)]
-    for words, told in (
-        (["retry"], "nothing to retry"),
-        (["show", "0:77"], "not in quarantine: 0:77"),
-    ):
-        command = ["quarantine", words[0], str(tmp_path), *words[1:], "--bootstrap-servers", kafka_bootstrap]
-        assert run(command) == 1
-        assert told in capsys.readouterr().err
+    assert run(["quarantine", "show", str(tmp_path), "0:77", "--bootstrap-servers", kafka_bootstrap]) == 1
+    assert "not in quarantine: 0:77" in capsys.readouterr().err
 
 
 def test_the_commands_as_text(

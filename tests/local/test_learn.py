@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 
-from deploy.local.learn import Versions
+from deploy.local.learn import Learned, Versions, main, median_seconds
 from deploy.local.pace import Pace
 from deploy.local.pods import CONNECTORS, ENV, POLICY, POLICY_ARGUMENTS
 from penstock_consumers.policies import PolicyPublisher
@@ -62,9 +62,24 @@ def test_where_the_time_is_up_it_says_so_and_fails(kafka_bootstrap: str, tmp_pat
     with started(kafka_bootstrap, tmp_path, LEARN, "--limit", "0.1", "--seeds", "2", "--episodes", "2") as run:
         assert run.process.wait(120.0) == 1, run.said
         run.await_nobody(5.0)
-        assert "0 of 2 solved" in run.said
+        assert "0 of 2 solved; in all" in run.said
         summary = json.loads((run.folder / "summary.json").read_text())
     assert [learned["solved"] for learned in summary["learned"]] == [False, False]
+
+
+def test_the_median_is_of_those_that_got_there() -> None:
+    learned = [
+        Learned(seed, seconds, seconds < 600.0, 0, []) for seed, seconds in enumerate((600.0, 20.0, 600.0, 10.0))
+    ]
+    assert median_seconds(learned) == 15.0
+    assert median_seconds(learned[:1]) is None
+
+
+@pytest.mark.parametrize("words", [["--seeds", "0"], ["--episodes", "0"]])
+def test_nothing_to_learn_or_to_evaluate_is_refused(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit, match="2"):
+        main(words)
+    assert f"{words[0]}: 0: a number, at least 1" in capsys.readouterr().err
 
 
 def test_each_version_is_evaluated_once_and_the_newest_first() -> None:

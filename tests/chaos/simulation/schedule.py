@@ -165,7 +165,7 @@ def _possible(fault: Fault, kind: Kind) -> bool:
     return True
 
 
-def play(seed: int | str) -> Outcome:
+def play(seed: int) -> Outcome:
     """Play the schedule of a seed."""
     with repeatable(str(seed)) as rng:
         director = RandomDirector(rng)

@@ -8,6 +8,7 @@ from multiprocessing import get_context
 
 import pytest
 
+from tests.chaos.simulation.__main__ import main
 from tests.chaos.simulation.schedule import play
 
 # Half of this machine's schedules each: they are bound to a core, and know nothing of each other.
@@ -55,3 +56,10 @@ def test_a_seed_tells_everything() -> None:
 
 def test_other_seeds_are_other_schedules() -> None:
     assert play(1).trace != play(2).trace
+
+
+@pytest.mark.parametrize(("words", "status"), [(["--help"], 0), ([], 2), (["seven"], 2)])
+def test_only_a_seed_is_played(words: list[str], status: int) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(words)
+    assert ended.value.code == status
