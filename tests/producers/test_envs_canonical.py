@@ -441,19 +441,20 @@ def test_close_ends_every_worker(children: list[Any]) -> None:
 def test_workers_leave_interrupts_to_their_parent_and_can_be_terminated(children: list[Any]) -> None:
     def handler(*_: object) -> None: ...
 
-    before = signal.signal(signal.SIGTERM, handler)
+    signals = (signal.SIGTERM, signal.SIGINT)
+    before = [signal.signal(which, handler) for which in signals]
     try:
         env = sourced("SignalledEnv", 2, "async")
         children += workers(env)
-        assert signal.getsignal(signal.SIGTERM) is handler
-        assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+        assert [signal.getsignal(which) for which in signals] == [handler, handler]
         (observation,) = env.reset().observation
         assert observation[:, 0].tolist() == [process.pid for process in children]
         assert observation[:, 1].tolist() == [1.0, 1.0]
         step(env)
         env.close()
     finally:
-        signal.signal(signal.SIGTERM, before)
+        for which, its in zip(signals, before, strict=True):
+            signal.signal(which, its)
 
 
 def test_a_wrapped_vector_env_keeps_its_seeds_and_ends_its_workers(children: list[Any]) -> None:
