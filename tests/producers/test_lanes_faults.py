@@ -89,13 +89,13 @@ def test_faults_while_infos_are_typed_are_contained_too(make: Callable[..., Lane
 @pytest.mark.parametrize("wrong", ["hang", "leave", "kill", "fork", "signal"])
 @pytest.mark.parametrize("lockstep", [False, True])
 def test_a_worker_of_its_own_contains_what_a_process_cannot(wrong: str, lockstep: bool) -> None:
-    containment = Containment(step_timeout=0.5, backoff=0.0, max_rebuilds=1000)
+    containment = Containment(step_timeout=1.0, backoff=0.0, max_rebuilds=1000)
     with closing(workers(3, 3, lockstep=lockstep, containment=containment, wrong=wrong, bad=BAD, one_in=8)) as lanes:
         driver = Driver(lanes, 3)
         driver.run(lambda: lanes.faults.total() >= 3 and driver.answers[BAD] >= 6)
         check_aborts(driver, FAULT_OF[wrong], 3)
         detail = {
-            **dict.fromkeys(("hang", "leave"), "no answer within 0.5 s"),
+            **dict.fromkeys(("hang", "leave"), "no answer within 1 s"),
             **dict.fromkeys(("kill", "fork"), "killed by SIGKILL"),
             "signal": "killed by signal 40",
         }[wrong]

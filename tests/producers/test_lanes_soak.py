@@ -22,16 +22,12 @@ def existing(n: int, **settings: Any) -> Lanes:
 
 
 def two_workers(n: int, **settings: Any) -> Lanes:
-    return spread(n, 2, **settings)
-
-
-def spread(n: int, count: int, **settings: Any) -> Lanes:
-    containment = Containment(step_timeout=1.0, backoff=0.0, max_rebuilds=1000)
-    return workers(n, count, containment=containment, **settings)
+    return workers(n, 2, containment=Containment(backoff=0.0, max_rebuilds=1000), **settings)
 
 
 def worker_each(n: int, **settings: Any) -> Lanes:
-    return spread(n, n, **settings)
+    # Long enough that a machine with much else to do starves no sibling for as long.
+    return workers(n, n, containment=Containment(step_timeout=3.0, backoff=0.0, max_rebuilds=1000), **settings)
 
 
 # What costs a process comes less often than what costs an env.
