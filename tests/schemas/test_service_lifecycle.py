@@ -45,6 +45,12 @@ def logs(settings, stop):
     logging.getLogger("kafka.conn").critical("refused")
     logging.getLogger("kafka.conn").debug("the password")
 
+def waits_for_the_log(settings, stop):
+    log = logging.getLogger("penstock.a")
+    for reason in ("away", "away", "slow", "slow", "away"):
+        log.warning("waiting for the log: %s", reason)
+        logging.getLogger("boto").info("again")
+
 def raises(error):
     def serve(settings, stop):
         raise error
@@ -61,6 +67,7 @@ serves = {
     "waits": waits,
     "heeds_nothing": heeds_nothing,
     "logs": logs,
+    "waits_for_the_log": waits_for_the_log,
     "fatal": raises(FatalError("the disk is full: make room")),
     "setting": raises(SettingsError("--env Nope-v0: there is no such environment")),
     "recoverable": raises(LogUnavailableError("no broker at 127.0.0.1:1")),
@@ -170,6 +177,13 @@ def test_a_record_is_one_line_with_time_level_component_and_logger(start: Start)
     assert re.fullmatch(rf"{time} INFO producer penstock\.a: one\\n2026\S+ INFO producer forged: two", first)
     assert re.fullmatch(rf"{time} ERROR producer kafka\.conn: gone", second)
     assert re.fullmatch(rf"{time} CRITICAL producer kafka\.conn: refused", third)
+
+
+def test_what_only_says_the_last_line_again_is_left_out_for_a_minute(start: Start) -> None:
+    told = finish(start("waits_for_the_log", "--stream=s"))[2].splitlines()
+    said = " ".join(line.rsplit(" ", 1)[1] for line in told)
+    assert said == "away again again slow again again away again"
+    assert len(finish(start("waits_for_the_log", "--stream=s", "--log-level=debug"))[2].splitlines()) == 10
 
 
 def test_the_level_is_the_settings(start: Start) -> None:

@@ -89,20 +89,34 @@ def configure_logging(component: str, level: str) -> None:
     # health; at debug its settings and requests, with the password in them.
     logging.getLogger("kafka").setLevel(logging.INFO if level == "debug" else logging.ERROR)
     if level != "debug":
-        handler.addFilter(_SeldomFromKafka("kafka"))
+        handler.addFilter(_Seldom())
 
 
-class _SeldomFromKafka(logging.Filter):
-    """Lets one record of the client pass a minute, for of an outage it tells many a second; all others pass."""
+class _Seldom(logging.Filter):
+    """Lets one record of Kafka's client pass a minute, and a line of ours that only says the last one again.
 
-    _next = -math.inf
+    Of an outage the client tells many a second; what waits for its end says so every second, for hours maybe.
+    """
+
+    def __init__(self) -> None:
+        super().__init__("kafka")
+        self._said: object = None
+        self._again = self._client = -math.inf
 
     def filter(self, record: logging.LogRecord) -> bool:
+        now = time.monotonic()
         if super().filter(record) and record.levelno < logging.CRITICAL:
-            now = time.monotonic()
-            if now < self._next:
+            if now < self._client:
                 return False
-            self._next = now + _SELDOM_SECONDS
+            self._client = now + _SELDOM_SECONDS
+            return True
+        # Another's may not even be a line: what cannot be formatted must not raise here.
+        if not record.name.startswith("penstock"):
+            return True
+        said = record.levelno, record.name, record.getMessage()
+        if said == self._said and now < self._again:
+            return False
+        self._said, self._again = said, now + _SELDOM_SECONDS
         return True
 
 
