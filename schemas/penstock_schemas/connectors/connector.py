@@ -44,6 +44,9 @@ class Connector(Protocol):
         lookback: how many observations of the same episode before its own each row is made of.
         parameters: what each version of the policy brings for it: an array of the shape and dtype of each of these,
             which act before the first version.
+
+    One that looks at the observations alone, not at the age, the action or the reward, may say so by a class's
+    `recalls = False`; it can then be shown rows of which these are not known.
     """
 
     space: Space
