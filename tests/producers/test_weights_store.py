@@ -34,6 +34,14 @@ def test_what_a_learner_has_published_is_read_in_ranges(
         assert WeightsStore(url, 1 << 20).read(record.object_name) == record.to_safetensors()
 
 
+def test_a_url_names_the_same_folder_as_to_the_learner(tmp_path: Path) -> None:
+    url = f"file://{tmp_path}/50%25 %23"
+    with PolicyPublisher("test", store=url, log=MemoryLog()) as publisher:
+        record = publisher.publish({"w": np.arange(100, dtype=np.float32)})
+    assert (tmp_path / "50% #").is_dir()
+    assert WeightsStore(url, 1 << 20).read(record.object_name) == record.to_safetensors()
+
+
 def test_an_object_that_is_not_there_is_refused_with_what_to_do(tmp_path: Path) -> None:
     with pytest.raises(
         PolicyRejectedError, match=r"absent: store .* has no 'policies/x': check that --store"
@@ -62,6 +70,12 @@ def test_a_folder_may_come_to_be_later(tmp_path: Path) -> None:
 
 def test_a_url_of_no_kind_that_is_known_is_refused_without_its_secrets() -> None:
     with pytest.raises(SettingsError, match="--store 'nope://host/path': obstore does not open it") as caught:
-        WeightsStore("nope://user:secret@host/path?key=secret", 100)
+        WeightsStore("nope://user:secret@host/path", 100)
     assert "secret" not in str(caught.value)
     assert caught.value.__cause__ is None
+
+
+@pytest.mark.parametrize("url", ["s3://bucket/name?versions", "s3://bucket/na#me", "file://data/store"])
+def test_a_url_of_which_a_part_would_be_left_aside_is_refused(url: str) -> None:
+    with pytest.raises(SettingsError, match=r"--store '(s3|file)://.*': its URL .* write (%3F|file:///)"):
+        WeightsStore(url, 100)

@@ -7,9 +7,10 @@ from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
-from urllib.parse import unquote, urlsplit
+from urllib.parse import urlsplit
 
 from penstock_schemas.errors import StoreError, StoreUnavailableError
+from penstock_schemas.store_url import folder_of, public
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -22,8 +23,6 @@ _CREATE_TRIES = 5
 _ANSWER = re.compile(r"<Code>(?P<code>[^<]*)</Code>.*?<Message>(?P<message>[^<]*)</Message>", re.DOTALL)
 # How obstore's inner view says why no answer came.
 _KIND = re.compile(r"HttpError \{\s*kind: (\w+)")
-# Of servers that are asked with their URL's query; other kinds of store have none.
-_WITH_QUERIES = {"http", "https"}
 # What storages quote in their errors; a query may hold a signature.
 _URL = re.compile(r"\b[a-z]+://[^\s,]+")
 # What is called with each answer to operations of this thread, so that who waits for many tells slow from silent.
@@ -106,36 +105,22 @@ def open_bucket(url: str | Path) -> Bucket:
     """
     from penstock_consumers.store.folder import Folder  # noqa: PLC0415  (each kind is loaded where it is used)
 
-    if isinstance(url, Path) or "://" not in url:
-        return Folder(Path(url))
-    _check_whole(url)
-    if url.startswith("file://"):
-        return Folder(Path(unquote(urlsplit(url).path)))
+    try:
+        folder = url if isinstance(url, Path) else folder_of(url)
+    except ValueError as error:
+        raise StoreError(f"store {public(str(url))!r}: {error}") from None
+    if folder is not None:
+        return Folder(folder)
     from penstock_consumers.store.objects import Objects  # noqa: PLC0415  (the same)
 
     try:
-        return Objects.from_url(url)
+        return Objects.from_url(str(url))
     except Exception as error:  # noqa: BLE001  (each kind of store raises its own; none goes on)
-        shown = public(url)
+        shown = public(str(url))
         # obstore quotes the whole URL in what it raises.
         cause = error if shown == url else None
         detail = str(error).partition("\n")[0] if cause else type(error).__name__
         raise StoreError(f"store {shown!r}: cannot be opened: {detail}") from cause
-
-
-def _check_whole(url: str) -> None:
-    """Refuse a URL of which a part would be left aside: another store would be opened than the one that is meant."""
-    parts = urlsplit(url)
-    if "#" in url or ("?" in url and parts.scheme not in _WITH_QUERIES):
-        raise StoreError(
-            f"store {public(url)!r}: its URL goes on with a '?' or a '#': write %3F or %23 where that is in a name, "
-            "and give settings by the environment"
-        )
-    if parts.scheme == "file" and not (parts.netloc in {"", "localhost"} and parts.path.startswith("/")):
-        raise StoreError(
-            f"store {public(url)!r}: its URL is of a folder, but names a host or no path: write file:/// and the "
-            "folder's whole path"
-        )
 
 
 def is_remote(bucket: Bucket) -> bool:
@@ -175,12 +160,6 @@ def failures_named(
 def answered() -> None:
     """Tell `on_answer` that the storage has answered an operation, or a part of one that takes long."""
     on_answer.get()()
-
-
-def public(url: str) -> str:
-    """A URL without what may be secret in it: user, password and query."""
-    parts = urlsplit(url)
-    return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path}"
 
 
 def _told(error: Exception) -> str:

@@ -17,7 +17,8 @@ import pyarrow as pa
 from obstore.exceptions import AlreadyExistsError, BaseError, GenericError
 from obstore.store import from_url
 
-from penstock_consumers.store.bucket import answered, failures_named, public
+from penstock_consumers.store.bucket import answered, failures_named
+from penstock_schemas.store_url import public
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence

@@ -5,7 +5,6 @@ from __future__ import annotations
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
-from urllib.parse import urlsplit
 
 import obstore
 from obstore.exceptions import BaseError
@@ -13,6 +12,7 @@ from obstore.store import LocalStore, from_url
 
 from penstock_schemas.errors import PolicyRejectedError, SettingsError, StoreError
 from penstock_schemas.policies import FOLDER
+from penstock_schemas.store_url import folder_of, public
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -26,24 +26,19 @@ _RANGE_BYTES = 8 << 20
 class WeightsStore:
     """Reads policies out of a folder, or out of any URL that obstore opens; credentials come from the environment.
 
-    A folder may come to be later. `max_bytes` is the largest object that is read. Raises `SettingsError` for a URL of
-    no kind that is known.
+    `max_bytes` is the largest object that is read. Raises `SettingsError` for a URL of
+    no kind that is known, or of which a part would be left aside.
     """
 
     def __init__(self, url: str, max_bytes: int) -> None:
-        self._url = url
+        self._public = public(url)
         self._max_bytes = max_bytes
-        self._store: ObjectStore | None = None
-        if _is_folder(url):
-            return
         try:
-            self._store = from_url(url)
-        except Exception as error:  # noqa: BLE001 - each kind of store raises its own; none goes on
-            # obstore quotes the whole URL, with what may be secret in it.
-            raise SettingsError(
-                f"--store {_public(url)!r}: obstore does not open it: {type(error).__name__}; give a folder, or a URL "
-                "such as s3://bucket/prefix"
-            ) from None
+            folder = folder_of(url)
+        except ValueError as error:
+            raise SettingsError(f"--store {self._public!r}: {error}") from None
+        # A folder may come to be later: it is opened when it is read.
+        self._store = folder or _opened(url)
 
     def read(self, object_name: str) -> bytes:
         """Read an object of the policies.
@@ -53,7 +48,7 @@ class WeightsStore:
         """
         name = FOLDER + object_name
         with self._explained(name):
-            store = self._store or _folder(self._url)
+            store = LocalStore(self._store.absolute()) if isinstance(self._store, Path) else self._store
             size = obstore.head(store, name)["size"]
             if size > self._max_bytes:
                 told = f"{name!r} is {size} bytes large, at most {self._max_bytes} are read: raise --max-policy-bytes"
@@ -65,7 +60,7 @@ class WeightsStore:
 
     @contextmanager
     def _explained(self, name: str) -> Iterator[None]:
-        store = f"store {_public(self._url)!r}"
+        store = f"store {self._public!r}"
         try:
             yield
         except FileNotFoundError as error:
@@ -77,17 +72,12 @@ class WeightsStore:
             raise StoreError(f"{store}: cannot read {name!r}: {detail}; check that it is reachable") from error
 
 
-def _is_folder(url: str) -> bool:
-    return "://" not in url or url.startswith("file://")
-
-
-def _folder(url: str) -> ObjectStore:
-    return from_url(url) if "://" in url else LocalStore(Path(url).absolute())
-
-
-def _public(url: str) -> str:
-    """A URL without what may be secret in it: user, password and query."""
-    if "://" not in url:
-        return url
-    parts = urlsplit(url)
-    return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path}"
+def _opened(url: str) -> ObjectStore:
+    try:
+        return from_url(url)
+    except Exception as error:  # noqa: BLE001 - each kind of store raises its own; none goes on
+        # obstore quotes the whole URL, with what may be secret in it.
+        raise SettingsError(
+            f"--store {public(url)!r}: obstore does not open it: {type(error).__name__}; give a folder, or a URL such "
+            "as s3://bucket/prefix"
+        ) from None
