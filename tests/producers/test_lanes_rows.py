@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import math
 from contextlib import closing
 from functools import partial
 from typing import Any
@@ -296,6 +297,17 @@ def test_with_a_clock_that_stands_still_no_one_waits_for_ever() -> None:
     with closing(local(1, clock=Clock())) as lanes:
         lanes.reset()
         assert lanes.recv(0.01).steps is None
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_where_every_env_is_left_out_nothing_is_waited_for(kind: str) -> None:
+    with closing(KINDS[kind](2)) as lanes:
+        lanes.before_reset = lambda env, episode: lanes.park(env) if episode else None
+        driver = Driver(lanes, 2)
+        while len(lanes.parked) < 2:
+            driver.step(math.inf)
+        assert [[bool(episode.end) for episode in episodes] for episodes in driver.episodes] == [[True], [True]]
+        assert lanes.recv(math.inf).steps is None
 
 
 def test_an_env_without_spaces_is_refused_by_name() -> None:

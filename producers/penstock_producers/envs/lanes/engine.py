@@ -163,7 +163,8 @@ class Engine:
     def recv(self, timeout: float = 1.0) -> Answer:
         """Wait until some env has answered (in lockstep, all that are up), at most `timeout` seconds.
 
-        Envs in this process are stepped here. Raises `EnvError` where an env has used up its budget.
+        Envs in this process are stepped here. Where all are left out, nothing is waited for. Raises `EnvError` where an
+        env has used up its budget.
         """
         left = timeout
         while True:
@@ -174,7 +175,7 @@ class Engine:
                 return self._answer()
             if self._recovery.failure is not None:
                 raise self._recovery.failure
-            if left <= 0.0:
+            if left <= 0.0 or len(self._recovery.parked) == self.num_envs:
                 return self._nothing()
             left -= self._workers.wait(left, self._recovery.next_due())
 
