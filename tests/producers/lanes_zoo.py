@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
 from asyncio import CancelledError
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -19,6 +21,7 @@ from gymnasium import spaces
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+PARENT = os.getppid()
 KINDS = (
     "raise",
     "mute",
@@ -85,6 +88,20 @@ def fork() -> None:
     hang()
 
 
+def outlive() -> None:
+    """Take until the parent is gone."""
+    while os.getppid() == PARENT:
+        time.sleep(0.01)
+
+
+def shut() -> None:
+    """Shut every socket, and live on."""
+    for path in Path("/proc/self/fd").iterdir():
+        with suppress(OSError), socket.socket(fileno=os.dup(int(path.name))) as opened:
+            opened.shutdown(socket.SHUT_RDWR)
+    hang()
+
+
 hang = partial(time.sleep, 1000)
 kill = partial(signal.raise_signal, signal.SIGKILL)
 RAISED = {
@@ -97,6 +114,8 @@ DEEDS: dict[str, Callable[[], object]] = {
     "hang": hang,
     "spin": spin,
     "leave": leave,
+    "outlive": outlive,
+    "shut": shut,
     "spawn": spawn,
     "kill": kill,
     "fork": fork,
@@ -223,6 +242,42 @@ def brittle(env_index: int, path: str, **settings: Any) -> Course:
     return Course(env_index, **settings)
 
 
+class Noted(Course):
+    """Adds a line to the file at `path` when it is made, and when it is closed."""
+
+    def __init__(self, env_index: int, path: str, **settings: Any) -> None:
+        super().__init__(env_index, **settings)
+        self.path = path
+        self.note("made")
+
+    def close(self) -> None:
+        self.note("closed")
+
+    def note(self, word: str) -> None:
+        with open(self.path, "a") as file:  # noqa: PTH123 - the settings are plain JSON
+            file.write(f"{word} {self.env_index}\n")
+
+
+def noted(env_index: int, **settings: Any) -> Noted:
+    return Noted(env_index, **settings)
+
+
+class Served(Noted):
+    """Its simulator runs beside it, and does not end when it is closed, which takes a while."""
+
+    def __init__(self, env_index: int, path: str, **settings: Any) -> None:
+        super().__init__(env_index, path, **settings)
+        subprocess.Popen([sys.executable, "-c", "import time; time.sleep(1000)"])
+
+    def close(self) -> None:
+        time.sleep(0.2)
+        super().close()
+
+
+def served(env_index: int, **settings: Any) -> Served:
+    return Served(env_index, **settings)
+
+
 def stuck(env_index: int, path: str, **settings: Any) -> Course:
     """Env 1 can be made once: the next time that takes for ever."""
     try:
@@ -261,6 +316,27 @@ def frozen(env_index: int, **settings: Any) -> Frozen:
     return Frozen(env_index, **settings)
 
 
+class Undrawn(Course):
+    """Env 0 draws no array, env 1 ends its process instead, env 2 draws one of objects, and env 3 fails."""
+
+    def render(self) -> Any:
+        if self.env_index == 1:
+            kill()
+        if self.env_index == 3:
+            raise RuntimeError("no screen")
+        return np.array([None]) if self.env_index == 2 else [np.zeros((2, 3, 3), np.uint8)]
+
+
+def undrawn(env_index: int) -> Undrawn:
+    return Undrawn(env_index)
+
+
+def unmapped(env_index: int) -> Course:
+    env = Course(env_index)
+    env.observation_space = spaces.Sequence(spaces.Discrete(2))
+    return env
+
+
 class Clingy(Course):
     """Closes for ever."""
 
@@ -273,7 +349,9 @@ def clingy(env_index: int, **settings: Any) -> Clingy:
 
 
 class Novel(Course):
-    """Observes a text that no socket holds."""
+    """Observes a text that no socket holds, and may be sent one."""
+
+    action_space = spaces.Text(1 << 20, charset="a")
 
     def __init__(self, env_index: int) -> None:
         super().__init__(env_index)
@@ -283,7 +361,7 @@ class Novel(Course):
         return "a", super().reset(**asked)[1]
 
     def step(self, action: Any) -> Any:
-        return "a" * (1 << 20), *super().step(action)[1:]
+        return "a" * (1 << 20), *super().step(len(action))[1:]
 
 
 def novel(env_index: int) -> Novel:

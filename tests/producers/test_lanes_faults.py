@@ -84,6 +84,7 @@ def test_faults_while_infos_are_typed_are_contained_too(make: Callable[..., Lane
         assert driver.episodes[0][0].seed == Seeds(7, "pod-0").episode(0, 0 if wrong == "raise" else 2)
     with pytest.raises(EnvError, match=r"first 5 episodes, each of which failed, the last one with RuntimeError: "):
         make(2, infos=["count"], wrong=wrong, bad=0, one_in=1)
+    make(2, infos=["count"], wrong=wrong, bad=1, one_in=1).close()  # the first env alone is asked
 
 
 @pytest.mark.parametrize("wrong", ["hang", "leave", "kill", "fork", "signal"])
@@ -164,7 +165,8 @@ def test_what_is_due_next_is_told_also_while_another_waits_for_its_worker() -> N
     recovery.failed(0, "env_raised")
     clock.now = 0.5
     recovery.failed(1, "env_raised")
-    clock.now = 1.2
+    assert recovery.next_due() == 1.0
+    clock.now = 1.0
     assert recovery.due() == [0]  # and stays so: its worker is busy
     assert [recovery.backs_off(env) for env in range(3)] == [False, True, False]
     assert recovery.next_due() == 1.5
@@ -208,6 +210,35 @@ def test_a_thousand_good_steps_in_a_row_give_the_whole_budget_again(good: int, f
                 driver.run(lambda: False)
         else:
             driver.run(lambda: lanes.faults.total() >= 4)
+
+
+def test_the_health_of_one_env_gives_no_other_its_budget_again() -> None:
+    settings = Containment(max_rebuilds=1)
+    recovery = Recovery(2, name="zoo", containment=settings, clock=Clock(), can_rebuild=True)
+    recovery.failed(1, "env_raised")
+    for _ in range(3):
+        recovery.failed(0, "env_raised")
+        recovery.ended(np.array([0]))
+    recovery.failed(0, "env_raised")
+    for _ in range(1000):
+        recovery.stepped(np.array([0]))
+    recovery.failed(0, "env_raised")
+    assert recovery.failure is None
+    recovery.failed(1, "env_raised")
+    assert "env 1 failed 2 times in a row" in str(recovery.failure)
+
+
+def test_the_env_that_failed_last_stands_last_among_the_faults() -> None:
+    envs = [Course(0, 1000), Course(1, 1000)]
+    with closing(Lanes.existing(envs, seeds=Seeds(7, "p"), containment=QUICK)) as lanes:
+        driver = Driver(lanes, 2)
+        for bad in (0, 1, 0):
+            envs[bad].wrong, envs[bad].one_in = "raise", 1
+            driver.step()
+            envs[bad].wrong = ""
+            driver.step()  # it is reset
+        assert lanes.faults == {"env_raised": 3}
+        assert list(lanes.last_fault) == [1, 0]
 
 
 def test_existing_envs_are_reset_after_a_fault_then_parked() -> None:

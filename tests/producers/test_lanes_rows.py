@@ -17,7 +17,7 @@ from penstock_producers.envs.seeds import Seeds
 from penstock_producers.envs.source import EnvSource
 from penstock_schemas.errors import EnvError
 from tests.producers.lanes_driving import Clock, Driver, local, workers
-from tests.producers.lanes_zoo import Course, nested
+from tests.producers.lanes_zoo import Course, nested, undrawn
 
 KINDS = {"local": local, "workers": workers, "lockstep": lambda *a, **k: workers(*a, lockstep=True, **k)}
 
@@ -269,9 +269,63 @@ def test_an_info_that_cannot_be_stored_is_counted_and_named_once(kind: str, capl
 @pytest.mark.parametrize("kind", ["local", "workers"])
 def test_one_env_draws_itself(kind: str) -> None:
     with closing(KINDS[kind](3)) as lanes:
+        lanes.send(lanes.reset().ready, (np.zeros(3),))
+        frame: Any = lanes.render(2)  # its step is waited for
+        assert np.array_equal(frame, np.full((2, 3, 3), 2, np.uint8))
+        frame[:] = 0  # who asked may draw on it
+        assert lanes.recv(10.0).steps is not None
+
+
+def test_what_an_env_raises_while_it_draws_itself_is_told() -> None:
+    with closing(Lanes.local(undrawn, 4, seeds=Seeds(7, "p"))) as lanes:
         lanes.reset()
-        frame = lanes.render(2)
-        assert np.array_equal(np.asarray(frame), np.full((2, 3, 3), 2, np.uint8))
+        assert lanes.render(0) is None
+        with pytest.raises(EnvError, match=r"env 3: render\(\) raised RuntimeError: no screen"):
+            lanes.render(3)
+        assert lanes.faults == {}
+
+
+@pytest.mark.parametrize("kind", ["local", "workers"])
+def test_settings_of_a_rebuilt_env_are_plain_json_where_they_go_to_a_worker(kind: str) -> None:
+    circular: list[Any] = []
+    circular.append(circular)
+    with closing(KINDS[kind](2, longest=1000)) as lanes:
+        driver = Driver(lanes, 2)
+        for settings in ({1}, circular):
+            if kind == "workers":
+                with pytest.raises(EnvError, match="are not plain JSON, so no worker can be given them"):
+                    lanes.rebuild(1, wrong=settings)
+            else:
+                lanes.rebuild(1, wrong=settings)
+        driver.run(lambda: min(driver.answers[0], driver.answers[1]) > 3)
+        assert driver.episodes[1][0].end == ("" if kind == "workers" else "rebuilt")
+        assert lanes.faults == {}
+
+
+def test_settings_of_a_rebuilt_env_are_those_of_the_call_whatever_becomes_of_them() -> None:
+    with closing(workers(2, longest=1000)) as lanes:
+        driver = Driver(lanes, 2)
+        settings: list[Any] = []
+        lanes.rebuild(1, wrong=settings)
+        settings.append({1})
+        driver.run(lambda: len(driver.episodes[1]) == 2)
+        assert lanes.faults == {}
+
+
+def test_those_made_in_this_process_are_closed_where_the_others_cannot_be_had() -> None:
+    made: list[Course] = []
+
+    def make(index: int) -> Course:
+        if index == 2:
+            raise OSError("no room for a third")
+        made.append(Course(index))
+        return made[-1]
+
+    with pytest.raises(OSError, match="no room for a third"):
+        Lanes.local(make, 3, seeds=Seeds(7, "p"))
+    with pytest.raises(EnvError, match="no info 'mask'"):
+        Lanes.local(make, 2, seeds=Seeds(7, "p"), infos=["mask"])
+    assert [env.closed for env in made] == [1, 1, 1, 1]
 
 
 def test_the_envs_are_at_hand_in_this_process_only() -> None:
