@@ -71,8 +71,6 @@ class Recovery:
         count = self._in_a_row[env] = self._in_a_row[env] + 1
         self._good_steps[env] = 0
         if count > self._containment.max_rebuilds or env in self._on_trial:
-            self._on_trial.discard(env)
-            self._due.pop(env, None)
             self._give_up(env, reason)
             return
         wait = min(self._containment.backoff * 2.0 ** min(count - 1, _MOST_DOUBLINGS), _LONGEST_BACKOFF_S)

@@ -133,8 +133,6 @@ class RemoteLane:
 
         Raises `Fault` where it is gone; `EnvError` or `SpaceError` where it could not make its first envs.
         """
-        if self.state is State.LOST:
-            return
         try:
             message = self._channel.receive()
         except EOFError:
@@ -197,8 +195,6 @@ class RemoteLane:
 
     def kill(self) -> None:
         """End the worker, and whatever it has started, at once."""
-        if self.state is State.LOST:
-            return
         self._rest(State.LOST)
         with suppress(ProcessLookupError):
             os.killpg(self._process.pid, signal.SIGKILL)
@@ -270,5 +266,5 @@ def _environment() -> dict[str, str]:
     return {
         "OMP_NUM_THREADS": "1",
         **os.environ,
-        "PYTHONPATH": os.pathsep.join(path or os.getcwd() for path in sys.path),  # noqa: PTH109 - a string it is
+        "PYTHONPATH": os.pathsep.join(sys.path),
     }
