@@ -16,8 +16,9 @@ import numpy as np
 import pytest
 from prometheus_client import CollectorRegistry
 
+from penstock_producers import publisher
 from penstock_producers.evaluate import EvaluationMetrics, Evaluator
-from penstock_producers.evaluate.service import evaluate_versions
+from penstock_producers.evaluate.service import NEWS, POLICY, PUBLISHING, evaluate_versions
 from penstock_producers.evaluate.settings import EvaluationSettings, parse_seeds
 from penstock_producers.policy import watcher
 from penstock_schemas.chunks import Ends, Exploration
@@ -27,7 +28,7 @@ from penstock_schemas.messages import Kind
 from penstock_schemas.policies import KEY, PolicyRecord, encode_policy
 from penstock_schemas.service import Health, load
 from tests.producers.evaluation_zoo import NAME, length_of, return_of
-from tests.producers.publishing import SECONDS, messages, store, wait_until
+from tests.producers.publishing import SECONDS, FaultyLog, messages, store, wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -56,7 +57,7 @@ class Command:
     written: list[str] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        self.health = Health("log", "policy", clock=time.monotonic, beat_limit=60.0)
+        self.health = Health(NEWS, POLICY, PUBLISHING, clock=time.monotonic, beat_limit=60.0)
 
     def run(self) -> bool:
         metrics = EvaluationMetrics(self.registry)
@@ -250,10 +251,10 @@ def test_a_watch_waits_for_a_log_that_is_away_at_its_start_and_between_two_versi
     log.away = True
     with in_a_thread(evaluation):
         for number in (2, 3):
-            wait_until(lambda: evaluation.health.failing().get("log") == "it is away for a moment")
+            wait_until(lambda: "it is away for a moment" in evaluation.health.failing().values())
             log.away = False
             wait_until(lambda number=number: len(evaluation.written) == number - 1)  # type: ignore[misc]  # of this turn
-            assert "log" not in evaluation.health.failing()
+            assert evaluation.health.failing() == {}
             log.away = True
             value, headers = encode_policy(version(number + 1))
             log.append(evaluation.settings.policies_topic, 0, KEY, value, headers)
@@ -268,8 +269,26 @@ def test_a_watch_that_has_no_news_is_not_ready_until_there_are_again(monkeypatch
     with in_a_thread(evaluation):
         wait_until(lambda: not evaluation.health.failing())
         evaluation.log.outage = True
-        wait_until(lambda: "outage" in evaluation.health.failing().get("log", ""))
+        wait_until(lambda: "outage" in evaluation.health.failing().get(NEWS, ""))
         evaluation.log.outage = False
+        wait_until(lambda: not evaluation.health.failing())
+
+
+def test_readiness_tells_of_either_end_of_the_log_whatever_the_other_does(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(watcher, "_ASK_SECONDS", 0.0)
+    monkeypatch.setattr(publisher, "_SLOW_SECONDS", 0.0)
+    evaluation = command("--stream", STREAM, "--watch", "--publish", SHOWN)
+    evaluation.log = log = FaultyLog(unanswered={0})
+    evaluation.publish(version(1))
+    slow = {PUBLISHING: "no acknowledgement for 0 s"}
+    with in_a_thread(evaluation):
+        wait_until(lambda: evaluation.health.failing() == slow)
+        log.outage = True
+        wait_until(lambda: "outage" in evaluation.health.failing().get(NEWS, ""))
+        log.outage = False
+        wait_until(lambda: NEWS not in evaluation.health.failing())
+        assert evaluation.health.failing() == slow
+        log.answer()
         wait_until(lambda: not evaluation.health.failing())
 
 
@@ -280,7 +299,7 @@ def test_a_stop_before_the_log_has_ever_answered_is_a_clean_one(weights: Path) -
     ended: list[bool] = []
     thread = threading.Thread(target=lambda: ended.append(evaluation.run()), daemon=True)
     thread.start()
-    wait_until(lambda: "outage" in evaluation.health.failing()["log"])
+    wait_until(lambda: "outage" in evaluation.health.failing()[PUBLISHING])
     evaluation.stop.set()
     thread.join(SECONDS)
     assert ended == [False]

@@ -41,6 +41,8 @@ if TYPE_CHECKING:
 
 _LOG = logging.getLogger(__name__)
 _LOOK_SECONDS = 0.2
+# What readiness has: that there are news of versions, that one acts, and that the log takes what is published.
+NEWS, POLICY, PUBLISHING = "news", "policy", "publishing"
 
 _T = TypeVar("_T")
 
@@ -51,7 +53,7 @@ def serve(settings: EvaluationSettings, stop: threading.Event, write: Callable[[
     With `watch` it goes on until `stop`, and serves metrics and health meanwhile.
     """
     use_one_thread()
-    health = Health("log", "policy", clock=time.monotonic, beat_limit=settings.liveness_seconds)
+    health = Health(NEWS, POLICY, PUBLISHING, clock=time.monotonic, beat_limit=settings.liveness_seconds)
     registry = CollectorRegistry()
     build_info(registry, "evaluation")
     metrics = EvaluationMetrics(registry)
@@ -92,10 +94,10 @@ def evaluate_versions(
             raise StoppedError
 
     all_played = True
+    sink = _published(settings, spec, log, health, stop, beat)
+    room = message_room(spec, settings.max_message_bytes)
     try:
         for _ in _loaded(settings, policy, log, store, health, stop, beat):
-            sink = _published(settings, spec, log, health, stop, beat)
-            room = message_room(spec, settings.max_message_bytes)
             evaluation = evaluator.run(policy, spec=spec, sink=sink, message_bytes=room, beat=beat)
             metrics.evaluated(evaluation, time.time())
             write(_told(settings, evaluation))
@@ -135,6 +137,7 @@ def _loaded(
         yield
         return
     topic = settings.policies_topic
+    readiness = _Readiness(health, NEWS)
 
     def reject(error: PolicyRejectedError) -> None:
         _LOG.warning("not evaluated: %s", error)
@@ -142,15 +145,16 @@ def _loaded(
     def begin(opened: ExitStack) -> PolicyWatcher:
         if settings.watch:
             log.create(topic, compacted=True)
-        waiting = _Readiness(health).waiting
-        watcher = PolicyWatcher(log, topic, check=policy.check, rejected=reject, weights=store, waiting=waiting)
+        watcher = PolicyWatcher(
+            log, topic, check=policy.check, rejected=reject, weights=store, waiting=readiness.waiting
+        )
         return opened.enter_context(watcher)
 
     with ExitStack() as opened:
-        watcher = _begun(begin, opened, health, stop) if settings.watch else begin(opened)
+        watcher = _begun(begin, opened, readiness, health, stop) if settings.watch else begin(opened)
         while True:
             if watcher.load(policy.load):
-                health.ready("policy")
+                health.ready(POLICY)
                 yield
                 if not settings.watch:
                     return
@@ -184,9 +188,11 @@ def _published(
 ) -> Callable[[], AbstractContextManager[Sink]]:
     """Make what opens an incarnation of the stream that is published to; what does nothing where none is."""
     if settings.publish is None or log is None:
+        health.ready(PUBLISHING)
         return lambda: nullcontext(lambda _: None)
     topic = f"rollouts.{settings.publish}"
     patience = Patience(settings.grace_seconds, health, stop)
+    readiness = _Readiness(health, PUBLISHING)
 
     def begin(opened: ExitStack) -> Publisher:
         log.create(topic, partitions=settings.partitions)
@@ -197,7 +203,7 @@ def _published(
             settings.producer_id,
             limits=PublishLimits(settings.max_message_bytes, settings.max_in_flight_bytes),
             encoding=None if settings.compression == "none" else settings.compression,
-            observer=_Readiness(health),
+            observer=readiness,
             # Until it has begun there is nothing that would be lost.
             while_waiting=lambda: patience() if publisher.incarnation >= 0 else beat(),
             clock=time.monotonic,
@@ -207,7 +213,7 @@ def _published(
     @contextmanager
     def sink() -> Iterator[Sink]:
         with ExitStack() as opened:
-            publisher = _begun(begin, opened, health, stop)
+            publisher = _begun(begin, opened, readiness, health, stop)
             reason = "shutdown"
             try:
                 yield lambda fragment: publisher.publish(fragment.batches)
@@ -223,19 +229,22 @@ def _published(
     return sink
 
 
-def _begun(begin: Callable[[ExitStack], _T], opened: ExitStack, health: Health, stop: threading.Event) -> _T:
+def _begun(
+    begin: Callable[[ExitStack], _T], opened: ExitStack, readiness: _Readiness, health: Health, stop: threading.Event
+) -> _T:
     """Begin once the log answers."""
-    begun = once_the_log_answers(begin, opened, _Readiness(health).waiting, health, stop)
+    begun = once_the_log_answers(begin, opened, readiness.waiting, health, stop)
     if begun is None:
         raise StoppedError
     return begun
 
 
 class _Readiness:
-    """Tells readiness whether the log answers."""
+    """Tells one condition of readiness whether the log answers, each end of it its own."""
 
-    def __init__(self, health: Health) -> None:
+    def __init__(self, health: Health, condition: str) -> None:
         self._health = health
+        self._condition = condition
 
     def published(self, encoded: Encoded, seconds: float) -> None:
         """Nothing that is counted here."""
@@ -243,9 +252,9 @@ class _Readiness:
     def waiting(self, reason: str | None) -> None:
         """The log does not answer, and why; None once it does again."""
         if reason is None:
-            self._health.ready("log")
+            self._health.ready(self._condition)
         else:
-            self._health.unready("log", reason)
+            self._health.unready(self._condition, reason)
 
     def in_flight(self, size: int) -> None:
         """Nothing that is counted here."""
