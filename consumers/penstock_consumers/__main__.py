@@ -10,7 +10,7 @@ from penstock_schemas.starting import exit_on_sigterm
 
 def main() -> None:
     """Run a consumer; exits with 0 after a clean stop, 1 or 2 after an error."""
-    exit_on_sigterm()
+    exit_on_sigterm(0)
     heap.share_arena()
     try:
         # Here, since a base install lacks what they need, and that is to be told in one line.

@@ -22,6 +22,7 @@ from penstock_consumers.cli import (
 )
 from penstock_consumers.cli.verify import format_report
 from penstock_schemas.errors import PenstockError
+from penstock_schemas.starting import heed_sigterm
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -38,6 +39,7 @@ _STATUSES = """exit status:
 
 def main() -> None:
     """Run a command, and exit with its status."""
+    heed_sigterm()
     sys.exit(run(sys.argv[1:]))
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 
-from penstock_schemas.starting import exit_on_sigterm
+from penstock_schemas.starting import exit_on_sigterm, heed_sigterm
 
 
 def main() -> None:
@@ -14,8 +14,11 @@ def main() -> None:
     """
     # A flag, or nothing, is the producer's.
     command = sys.argv[1] if sys.argv[1:] else "-"
-    if command not in {"check", "evaluate"}:
-        exit_on_sigterm()
+    if command == "check":
+        heed_sigterm()
+    else:
+        # What an evaluation was to find out it has not found out.
+        exit_on_sigterm(1 if command == "evaluate" else 0)
     try:
         # Imported here, since a base install lacks what they need, and that is to be told in one line.
         from penstock_schemas.service import end, run_process  # noqa: PLC0415  (as said)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import signal
 import subprocess
 import sys
@@ -43,8 +44,19 @@ main()
 """
 
 
-def run(program: str, *words: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-c", program, *words]
+# As the first process of a container runs, to which signals do nothing by default.
+AS_PROCESS_1 = ("unshare", "--map-root-user", "--pid", "--fork", "--kill-child")
+
+
+def can_be_process_1() -> bool:
+    """Whether this machine has process namespaces, and lets this user make them."""
+    if shutil.which(AS_PROCESS_1[0]) is None:
+        return False
+    return subprocess.run([*AS_PROCESS_1, "true"], capture_output=True, timeout=60, check=False).returncode == 0  # noqa: S603 - ours
+
+
+def run(program: str, *words: str, within: tuple[str, ...] = ()) -> subprocess.CompletedProcess[str]:
+    command = [*within, sys.executable, "-c", program, *words]
     return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)  # noqa: S603 - ours
 
 
@@ -72,10 +84,27 @@ def test_a_module_of_our_own_that_is_absent_is_no_extra() -> None:
     [
         (["penstock_producers.__main__", "--stream=s", "--env=CartPole-v1"], 0),
         (["penstock_consumers.__main__", "--stream=s"], 0),
-        # What it was to find out it has not found out.
+        # What these were to find out they have not found out.
+        (["penstock_producers.__main__", "evaluate", "--stream=s", "--env=CartPole-v1"], 1),
         (["penstock_producers.__main__", "check", "--env=CartPole-v1"], -signal.SIGTERM),
     ],
 )
 def test_a_service_that_is_stopped_before_it_has_imported_all_ends_cleanly(words: list[str], status: int) -> None:
     ended = run(_STOPPED, *words)
+    assert (ended.returncode, ended.stdout, ended.stderr) == (status, "", "")
+
+
+@pytest.mark.skipif(not can_be_process_1(), reason="needs process namespaces")
+@pytest.mark.parametrize(
+    ("words", "status"),
+    [
+        (["penstock_producers.__main__", "--stream=s", "--env=CartPole-v1"], 0),
+        (["penstock_consumers.__main__", "--stream=s"], 0),
+        (["penstock_producers.__main__", "evaluate", "--stream=s", "--env=CartPole-v1"], 1),
+        (["penstock_producers.__main__", "check", "--env=CartPole-v1"], 128 + signal.SIGTERM),
+        (["penstock_consumers.store_cli", "verify", "memory://"], 128 + signal.SIGTERM),
+    ],
+)
+def test_what_is_stopped_while_it_imports_ends_as_process_1_too(words: list[str], status: int) -> None:
+    ended = run(_STOPPED, *words, within=AS_PROCESS_1)
     assert (ended.returncode, ended.stdout, ended.stderr) == (status, "", "")
