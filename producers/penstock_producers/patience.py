@@ -1,24 +1,45 @@
-"""Waiting for a log that is away: at the start as long as it takes, and after a stop for a while only."""
+"""Waiting for a log that is away: at the start as long as it takes, and after a stop for a while only, as for envs."""
 
 from __future__ import annotations
 
 import logging
+import threading
 import time
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, TypeVar
 
 from penstock_schemas.errors import LogUnavailableError
+from penstock_schemas.service import end
 
 if TYPE_CHECKING:
-    import threading
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
     from contextlib import ExitStack
 
     from penstock_schemas.service import Health
 
 _LOG = logging.getLogger(__name__)
 _AGAIN_SECONDS = 1.0
+# How long what is stopped at its start takes to close its envs, at most.
+_STARTING_SECONDS = 5.0
 
 _T = TypeVar("_T")
+
+
+@contextmanager
+def ends_unless_begun(stop: threading.Event, status: int) -> Iterator[threading.Event]:
+    """End the process soon after a stop that comes before the event is set: nothing is lost, and an env may hang."""
+    begun = threading.Event()
+
+    def watch() -> None:
+        stop.wait()
+        if not begun.wait(_STARTING_SECONDS):
+            end(status)
+
+    threading.Thread(target=watch, name="start", daemon=True).start()
+    try:
+        yield begun
+    finally:
+        begun.set()
 
 
 def once_the_log_answers(

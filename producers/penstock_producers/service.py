@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import logging
-import threading
 import time
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
 import torch
@@ -17,17 +16,17 @@ from penstock_producers.counts import kept
 from penstock_producers.envs import Seeds
 from penstock_producers.making import make_described, make_env
 from penstock_producers.metrics import ProducerMetrics
-from penstock_producers.patience import Patience, once_the_log_answers
+from penstock_producers.patience import Patience, ends_unless_begun, once_the_log_answers
 from penstock_producers.policy.weights_store import WeightsStore
 from penstock_producers.publisher import Publisher, PublishLimits, end_reason, message_room
 from penstock_producers.refresh import Refresh, RefreshRules
 from penstock_producers.rollout import Rollout
 from penstock_schemas.errors import EnvError, PolicyError
 from penstock_schemas.log.kafka import KafkaLog
-from penstock_schemas.service import Endpoint, Health, end
+from penstock_schemas.service import Endpoint, Health
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    import threading
 
     from penstock_producers.envs import Envs
     from penstock_producers.fragment import ClosedFragment
@@ -36,8 +35,6 @@ if TYPE_CHECKING:
     from penstock_schemas.log import Log
 
 _LOG = logging.getLogger(__name__)
-# How long a producer that is stopped at its start takes to close its envs, at most.
-_STARTING_SECONDS = 5.0
 
 
 def serve(settings: ProducerSettings, stop: threading.Event) -> None:
@@ -55,30 +52,13 @@ def serve(settings: ProducerSettings, stop: threading.Event) -> None:
         max_message_bytes=settings.max_message_bytes,
     )
     endpoint = Endpoint(registry, health, settings.metrics_host, settings.metrics_port)
-    with _ends_unless_begun(stop) as begun, endpoint, log:
+    with ends_unless_begun(stop, 0) as begun, endpoint, log:
         seeds = Seeds(settings.seed, settings.producer_id)
         env = make_env(settings, seeds, time.monotonic)
         try:
             produce(settings, env, seeds, log, weights, metrics, health, stop, begun)
         finally:
             env.close()
-
-
-@contextmanager
-def _ends_unless_begun(stop: threading.Event) -> Iterator[threading.Event]:
-    """End the process soon after a stop that comes before the event is set: nothing is lost, and an env may hang."""
-    begun = threading.Event()
-
-    def watch() -> None:
-        stop.wait()
-        if not begun.wait(_STARTING_SECONDS):
-            end(0)
-
-    threading.Thread(target=watch, name="start", daemon=True).start()
-    try:
-        yield begun
-    finally:
-        begun.set()
 
 
 def use_one_thread() -> None:

@@ -27,6 +27,7 @@ from penstock_schemas.log.memory import MemoryLog
 from penstock_schemas.messages import Kind
 from penstock_schemas.policies import KEY, PolicyRecord, encode_policy
 from penstock_schemas.service import Health, load
+from tests.producers.envs_that_end import NEVER_MADE
 from tests.producers.evaluation_zoo import NAME, length_of, return_of
 from tests.producers.publishing import SECONDS, FaultyLog, messages, store, wait_until
 
@@ -61,7 +62,8 @@ class Command:
 
     def run(self) -> bool:
         metrics = EvaluationMetrics(self.registry)
-        return evaluate_versions(self.settings, self.log, None, metrics, self.health, self.stop, self.written.append)
+        begun, write = threading.Event(), self.written.append
+        return evaluate_versions(self.settings, self.log, None, metrics, self.health, self.stop, begun, write)
 
     def publish(self, record: PolicyRecord) -> None:
         assert self.log is not None
@@ -395,3 +397,18 @@ def test_as_a_process_it_writes_its_table_and_nothing_else_to_stdout(weights: Pa
     assert names.split() == ["seed", "return", "length", "ended"]
     assert [int(line.split()[0]) for line in (third, first)] == [3, 1]
     assert ended.stderr == ""
+
+
+def test_a_stop_while_an_env_hangs_as_it_is_made_ends_it_without_a_result(weights: Path) -> None:
+    flags = ("evaluate", "--env", NEVER_MADE, "--weights", str(weights))
+    arguments = [sys.executable, "-m", "penstock_producers", *flags]
+    with subprocess.Popen(arguments, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:  # noqa: S603 - ours
+        try:
+            assert process.stdout is not None
+            assert process.stdout.readline() == "hangs\n"
+            process.terminate()
+            written, told = process.communicate(timeout=SECONDS)
+        finally:
+            process.kill()
+    assert (process.returncode, written) == (1, "")
+    assert "SIGTERM: stopping" in told.splitlines()[-1]
