@@ -1,4 +1,4 @@
-"""Waiting for a log that is away: at the start as long as it takes, and after a stop for a while only, as for envs."""
+"""Waiting for a log that is away, at the start as long as it takes; after a stop for a while only, as for an env."""
 
 from __future__ import annotations
 
@@ -19,27 +19,30 @@ if TYPE_CHECKING:
 
 _LOG = logging.getLogger(__name__)
 _AGAIN_SECONDS = 1.0
-# How long what is stopped at its start takes to close its envs, at most.
-_STARTING_SECONDS = 5.0
+# How long making an env and a policy may go on after a stop.
+_MAKING_SECONDS = 5.0
 
 _T = TypeVar("_T")
 
 
 @contextmanager
-def ends_unless_begun(stop: threading.Event, status: int) -> Iterator[threading.Event]:
-    """End the process soon after a stop that comes before the event is set: nothing is lost, and an env may hang."""
-    begun = threading.Event()
+def ends_unless_made(stop: threading.Event, status: int) -> Iterator[threading.Event]:
+    """End the process soon after a stop that comes before the event is set: an env may hang as it is made.
+
+    From then on whoever waits heeds the stop in time, and closes what was made.
+    """
+    made = threading.Event()
 
     def watch() -> None:
         stop.wait()
-        if not begun.wait(_STARTING_SECONDS):
+        if not made.wait(_MAKING_SECONDS):
             end(status)
 
     threading.Thread(target=watch, name="start", daemon=True).start()
     try:
-        yield begun
+        yield made
     finally:
-        begun.set()
+        made.set()
 
 
 def once_the_log_answers(

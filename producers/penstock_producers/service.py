@@ -16,7 +16,7 @@ from penstock_producers.counts import kept
 from penstock_producers.envs import Seeds
 from penstock_producers.making import make_described, make_env
 from penstock_producers.metrics import ProducerMetrics
-from penstock_producers.patience import Patience, ends_unless_begun, once_the_log_answers
+from penstock_producers.patience import Patience, ends_unless_made, once_the_log_answers
 from penstock_producers.policy.weights_store import WeightsStore
 from penstock_producers.publisher import Publisher, PublishLimits, end_reason, message_room
 from penstock_producers.refresh import Refresh, RefreshRules
@@ -52,11 +52,11 @@ def serve(settings: ProducerSettings, stop: threading.Event) -> None:
         max_message_bytes=settings.max_message_bytes,
     )
     endpoint = Endpoint(registry, health, settings.metrics_host, settings.metrics_port)
-    with ends_unless_begun(stop, 0) as begun, endpoint, log:
+    with ends_unless_made(stop, 0) as made, endpoint, log:
         seeds = Seeds(settings.seed, settings.producer_id)
         env = make_env(settings, seeds, time.monotonic)
         try:
-            produce(settings, env, seeds, log, weights, metrics, health, stop, begun)
+            produce(settings, env, seeds, log, weights, metrics, health, stop, made)
         finally:
             env.close()
 
@@ -76,9 +76,9 @@ def produce(
     metrics: ProducerMetrics,
     health: Health,
     stop: threading.Event,
-    begun: threading.Event,
+    made: threading.Event,
 ) -> None:
-    """Step `env` and publish to `log` until `stop`, then end the incarnation; set `begun` once it has begun.
+    """Step `env` and publish to `log` until `stop`, then end the incarnation; set `made` once the policy is made too.
 
     Policies too large for a message are read from `weights`; without it they are refused.
 
@@ -89,6 +89,7 @@ def produce(
     """
     callbacks = make_callbacks(settings.callbacks)
     spec, policy = make_described(settings, env, seeds.actions(), callbacks.metrics)
+    made.set()
     refresh = Refresh(
         policy,
         RefreshRules(settings.first_policy, settings.max_policy_lag, settings.on_policy_lag),
@@ -145,11 +146,10 @@ def produce(
 
     owner = {"producer": settings.producer_id, "stream": settings.stream}
     with kept(settings.state, owner, metrics), ExitStack() as opened:
-        entered = once_the_log_answers(begin, opened, metrics.waiting, health, stop)
-        if entered is None:
+        begun = once_the_log_answers(begin, opened, metrics.waiting, health, stop)
+        if begun is None:
             return
-        publisher = entered
-        begun.set()
+        publisher = begun
         metrics.began(publisher.incarnation)
         _LOG.info("incarnation %d of %s began", publisher.incarnation, settings.producer_id)
         reason = "shutdown"

@@ -1,4 +1,4 @@
-"""An environment whose episodes last one step, and that breaks between two of them; and one that is never made."""
+"""Environments whose episodes last one step, and that break between two of them; and one that is never made."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from gymnasium import spaces
 
 ALWAYS_ENDS = f"{__name__}:AlwaysEnds"
 NEVER_MADE = f"{__name__}:never_made"
+TELLS_ITS_END = f"{__name__}:TellsItsEnd"
 SEQUENCE_OBSERVATION = f"{__name__}:sequence_observation"
 TEXT_ACTION = f"{__name__}:text_action"
 
@@ -32,6 +33,17 @@ class AlwaysEnds(gymnasium.Env[Any, Any]):
 
     def step(self, action: Any) -> Any:
         return np.ones(1, np.float32), 1.0, True, False, {}
+
+
+class TellsItsEnd(AlwaysEnds):
+    """Writes when it is made, and when it is closed."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        print("made", flush=True)  # noqa: T201 - it is waited for
+
+    def close(self) -> None:
+        print("closed", flush=True)  # noqa: T201 - as above
 
 
 def sequence_observation() -> AlwaysEnds:

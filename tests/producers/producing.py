@@ -72,8 +72,8 @@ class Producer:
         seeds = Seeds(settings.seed, settings.producer_id)
         env = make_env(settings, seeds, time.monotonic)
         try:
-            begun = threading.Event()
-            produce(settings, env, seeds, self.log, self.weights, self.metrics, self.health, self.stop, begun)
+            made = threading.Event()
+            produce(settings, env, seeds, self.log, self.weights, self.metrics, self.health, self.stop, made)
         except Exception as error:  # noqa: BLE001 - told to the test's thread
             self.error = error
         finally:

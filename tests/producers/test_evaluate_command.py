@@ -62,8 +62,8 @@ class Command:
 
     def run(self) -> bool:
         metrics = EvaluationMetrics(self.registry)
-        begun, write = threading.Event(), self.written.append
-        return evaluate_versions(self.settings, self.log, None, metrics, self.health, self.stop, begun, write)
+        made, write = threading.Event(), self.written.append
+        return evaluate_versions(self.settings, self.log, None, metrics, self.health, self.stop, made, write)
 
     def publish(self, record: PolicyRecord) -> None:
         assert self.log is not None

@@ -28,7 +28,14 @@ from penstock_schemas.messages import Kind, Message
 from penstock_schemas.policies import PolicyRecord
 from penstock_schemas.service import load
 from penstock_schemas.spaces import flatten
-from tests.producers.envs_that_end import ALWAYS_ENDS, NEVER_MADE, SEQUENCE_OBSERVATION, TEXT_ACTION, AlwaysEnds
+from tests.producers.envs_that_end import (
+    ALWAYS_ENDS,
+    NEVER_MADE,
+    SEQUENCE_OBSERVATION,
+    TELLS_ITS_END,
+    TEXT_ACTION,
+    AlwaysEnds,
+)
 from tests.producers.producing import STREAM, Producer, running, settings_of
 from tests.producers.publishing import SECONDS, messages, store, wait_until
 
@@ -498,16 +505,27 @@ def test_an_unknown_env_is_one_error_line() -> None:
     assert ended.stdout == ""
 
 
-def test_a_stop_while_an_env_hangs_at_the_start_is_a_clean_one() -> None:
-    flags = ("--stream", "s", "--bootstrap-servers", "127.0.0.1:1", "--env", NEVER_MADE)
-    command = [sys.executable, "-m", "penstock_producers", *flags]
+def stopped_at_a_line(*flags: str) -> tuple[int, str, str]:
+    """Run a producer without a Kafka until its env writes a line; its status, all lines, and its log."""
+    start = ("--stream", "s", "--bootstrap-servers", "127.0.0.1:1")
+    command = [sys.executable, "-m", "penstock_producers", *start, *flags]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as producer:  # noqa: S603 - ours
         try:
             assert producer.stdout is not None
-            assert producer.stdout.readline() == "hangs\n"
+            line = producer.stdout.readline()
             producer.terminate()
-            told = producer.communicate(timeout=SECONDS)[1]
+            written, told = producer.communicate(timeout=SECONDS)
         finally:
             producer.kill()
-    assert producer.returncode == 0
+    return producer.returncode, line + written, told
+
+
+def test_a_stop_while_an_env_hangs_at_the_start_is_a_clean_one() -> None:
+    status, written, told = stopped_at_a_line("--env", NEVER_MADE)
+    assert (status, written) == (0, "hangs\n")
     assert "SIGTERM: stopping" in told.splitlines()[-1]
+
+
+def test_a_stop_while_it_waits_for_kafka_closes_the_envs() -> None:
+    status, written, told = stopped_at_a_line("--env", TELLS_ITS_END, "--num-envs", "1")
+    assert (status, written) == (0, "made\nclosed\n"), told

@@ -13,7 +13,7 @@ from prometheus_client import CollectorRegistry
 from penstock_producers.evaluate.metrics import EvaluationMetrics
 from penstock_producers.evaluate.run import Evaluator, StoppedError
 from penstock_producers.making import containment, env_source
-from penstock_producers.patience import Patience, ends_unless_begun, once_the_log_answers
+from penstock_producers.patience import Patience, ends_unless_made, once_the_log_answers
 from penstock_producers.policy import PolicyWatcher
 from penstock_producers.policy.weights_store import WeightsStore
 from penstock_producers.publisher import Publisher, PublishLimits, end_reason, message_room
@@ -57,12 +57,12 @@ def serve(settings: EvaluationSettings, stop: threading.Event, write: Callable[[
     registry = CollectorRegistry()
     build_info(registry, "evaluation")
     metrics = EvaluationMetrics(registry)
-    with ends_unless_begun(stop, int(not settings.watch)) as begun, ExitStack() as opened:
+    with ends_unless_made(stop, int(not settings.watch)) as made, ExitStack() as opened:
         if settings.watch:
             opened.enter_context(Endpoint(registry, health, settings.metrics_host, settings.metrics_port))
         log = None if settings.weights and not settings.publish else opened.enter_context(_kafka(settings))
         store = WeightsStore(settings.store, settings.max_policy_bytes) if settings.store else None
-        return evaluate_versions(settings, log, store, metrics, health, stop, begun, write)
+        return evaluate_versions(settings, log, store, metrics, health, stop, made, write)
 
 
 def evaluate_versions(
@@ -72,12 +72,12 @@ def evaluate_versions(
     metrics: EvaluationMetrics,
     health: Health,
     stop: threading.Event,
-    begun: threading.Event,
+    made: threading.Event,
     write: Callable[[str], object],
 ) -> bool:
     """Evaluate one version after the other; see `serve`. The log may be None where neither end of it is needed.
 
-    `begun` is set once `stop` is heeded, which it is not while an env is made that hangs.
+    `made` is set once an env and the policy were made: until then `stop` is not heeded.
 
     While the log does not answer, publishing waits, and so does what watches, also at its start.
     """
@@ -90,10 +90,10 @@ def evaluate_versions(
         connectors=settings.connectors,
         device=settings.device,
     )
+    made.set()
 
     def beat() -> None:
         health.beat()
-        begun.set()
         if stop.is_set():
             raise StoppedError
 
