@@ -21,16 +21,16 @@ def main() -> None:
         exit_on_sigterm(1 if command == "evaluate" else 0)
     try:
         # Imported here, since a base install lacks what they need, and that is to be told in one line.
-        from penstock_schemas.service import end, run_process  # noqa: PLC0415  (as said)
+        from penstock_schemas.service import end, end_with, run_process  # noqa: PLC0415  (as said)
 
         if command == "check":
             from penstock_producers.check import cli  # noqa: PLC0415  (as said)
 
-            end(cli.main(sys.argv[2:]))
+            end_with(lambda: cli.main(sys.argv[2:]))
         if command == "evaluate":
             from penstock_producers.evaluate import cli as evaluation  # noqa: PLC0415  (as said)
 
-            end(evaluation.main(sys.argv[2:]))
+            end_with(lambda: evaluation.main(sys.argv[2:]))
         if not command.startswith("-"):
             sys.stderr.write(f"error: unknown command {command!r}: check or evaluate, and a producer needs none\n")
             end(2)

@@ -9,6 +9,9 @@ import gymnasium
 import numpy as np
 from gymnasium import spaces
 
+from tests.producers.evaluation_zoo import Known
+
+LEAVES_A_THREAD = f"{__name__}:leaves_a_thread"
 ALWAYS_ENDS = f"{__name__}:AlwaysEnds"
 NEVER_MADE = f"{__name__}:never_made"
 TELLS_ITS_END = f"{__name__}:TellsItsEnd"
@@ -62,3 +65,9 @@ def never_made() -> AlwaysEnds:
     print("hangs", flush=True)  # noqa: T201 - it is waited for
     threading.Event().wait()
     return AlwaysEnds()
+
+
+def leaves_a_thread() -> gymnasium.Env[Any, Any]:
+    """Make an env whose process does not end by itself."""
+    threading.Thread(target=threading.Event().wait).start()
+    return Known()

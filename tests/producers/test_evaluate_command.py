@@ -10,6 +10,7 @@ import threading
 import time
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -27,13 +28,12 @@ from penstock_schemas.log.memory import MemoryLog
 from penstock_schemas.messages import Kind
 from penstock_schemas.policies import KEY, PolicyRecord, encode_policy
 from penstock_schemas.service import Health, load
-from tests.producers.envs_that_end import NEVER_MADE
+from tests.producers.envs_that_end import LEAVES_A_THREAD, NEVER_MADE
 from tests.producers.evaluation_zoo import NAME, length_of, return_of
 from tests.producers.publishing import SECONDS, FaultyLog, messages, store, wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from pathlib import Path
 
     from penstock_schemas.log import TopicInfo
 
@@ -412,3 +412,12 @@ def test_a_stop_while_an_env_hangs_as_it_is_made_ends_it_without_a_result(weight
             process.kill()
     assert (process.returncode, written) == (1, "")
     assert "SIGTERM: stopping" in told.splitlines()[-1]
+
+
+def test_a_result_that_cannot_be_written_ends_it_though_an_env_left_a_thread(weights: Path) -> None:
+    flags = ("evaluate", "--env", LEAVES_A_THREAD, "--num-envs", "1", "--seeds", "0", "--weights", str(weights))
+    arguments = [sys.executable, "-m", "penstock_producers", *flags]
+    with Path("/dev/full").open("w") as full:
+        ended = subprocess.run(arguments, stdout=full, stderr=subprocess.PIPE, text=True, timeout=60, check=False)  # noqa: S603 - ours
+    assert ended.returncode == 1
+    assert ended.stderr.splitlines()[-1] == "OSError: [Errno 28] No space left on device"

@@ -1,10 +1,12 @@
 from __future__ import annotations
 
+import os
 import re
 import signal
 import subprocess
 import sys
 import threading
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -167,6 +169,17 @@ def test_a_bug_keeps_its_traceback(start: Start) -> None:
     assert status == 1
     assert "Traceback" in err
     assert "ZeroDivisionError: a bug" in err
+
+
+def test_what_cannot_be_written_is_told_and_ends_it_too() -> None:
+    argv = [sys.executable, "-c", PROGRAM, "leaves_a_destructor_that_waits", "--stream=s", "--log-level=error"]
+    buffered = {**os.environ, "PYTHONUNBUFFERED": ""}
+    with Path("/dev/full").open("w") as full:
+        ended = subprocess.run(  # noqa: S603 - our own program
+            argv, env=buffered, stdout=full, stderr=subprocess.PIPE, text=True, timeout=30, check=False
+        )
+    assert ended.returncode == 1
+    assert ended.stderr.splitlines()[-1] == "OSError: [Errno 28] No space left on device"
 
 
 def test_a_record_is_one_line_with_time_level_component_and_logger(start: Start) -> None:

@@ -2,7 +2,14 @@
 
 from penstock_schemas.service.endpoint import Endpoint
 from penstock_schemas.service.health import Health
-from penstock_schemas.service.lifecycle import configure_logging, end, run_process, run_service, stop_on_signals
+from penstock_schemas.service.lifecycle import (
+    configure_logging,
+    end,
+    end_with,
+    run_process,
+    run_service,
+    stop_on_signals,
+)
 from penstock_schemas.service.metrics import MESSAGE_BYTES, SECONDS, build_info
 from penstock_schemas.service.settings import ServiceSettings, load
 from penstock_schemas.service.statistics import EpisodeStatistics
@@ -17,6 +24,7 @@ __all__ = [
     "build_info",
     "configure_logging",
     "end",
+    "end_with",
     "load",
     "run_process",
     "run_service",

@@ -9,7 +9,7 @@ import signal
 import sys
 import threading
 import time
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from queue import SimpleQueue
 from typing import TYPE_CHECKING, NoReturn, TypeVar
 
@@ -58,9 +58,15 @@ def run_process(
     serve: Callable[[S, threading.Event], None],
     argv: Sequence[str] | None = None,
 ) -> NoReturn:
-    """Do as `run_service` does, and `end` the process with its status, or with 1 after the traceback of a bug."""
+    """Do as `run_service` does, and end the process as `end_with` does."""
+    end_with(lambda: run_service(component, settings_class, serve, argv))
+
+
+def end_with(run: Callable[[], int]) -> NoReturn:
+    """`end` the process with the status that a function gives, or with 1 after the traceback of a bug."""
     try:
-        status = run_service(component, settings_class, serve, argv)
+        status = run()
+        sys.stdout.flush()
     except Exception as error:  # noqa: BLE001  (it is told as Python tells it)
         sys.excepthook(type(error), error, error.__traceback__)
         status = 1
@@ -75,8 +81,10 @@ def end(status: int) -> NoReturn:
     published everything.
     """
     logging.shutdown()
-    sys.stdout.flush()
-    sys.stderr.flush()
+    for stream in (sys.stdout, sys.stderr):
+        # A full disk, or a pipe that nobody reads any more, keeps no process.
+        with suppress(OSError):
+            stream.flush()
     os._exit(status)
 
 
