@@ -1,6 +1,8 @@
 from __future__ import annotations
 
+import os
 import signal
+import threading
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -19,6 +21,7 @@ from penstock_schemas.errors import EnvError, SpaceError
 from tests.producers import env_zoo
 from tests.producers.canonical_episodes import Episode, record, zeros
 from tests.producers.envs_that_end import AlwaysEnds
+from tests.producers.publishing import SECONDS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -425,6 +428,27 @@ def test_a_worker_that_dies_is_an_error_and_close_ends_the_others(
     assert children[1 - dying].is_alive()
     env.close()
     env.close()
+    assert not any(process.is_alive() for process in children)
+
+
+def test_close_ends_a_worker_in_which_an_env_left_a_thread(
+    children: list[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("penstock_producers.envs.closing._END_TIMEOUT_S", 0.2)
+    parent = os.getpid()
+
+    def leaves_a_thread() -> AnyEnv:
+        if os.getpid() != parent:
+            threading.Thread(target=threading.Event().wait).start()
+        return env_zoo.CountingEnv(3)
+
+    env = CanonicalEnv(vectorized(leaves_a_thread, 2, "async", AutoresetMode.NEXT_STEP), "leaves_a_thread", seed=0)
+    children += workers(env)
+    env.reset()
+    closing = threading.Thread(target=env.close, daemon=True)
+    closing.start()
+    closing.join(SECONDS)
+    assert not closing.is_alive()
     assert not any(process.is_alive() for process in children)
 
 
