@@ -130,6 +130,8 @@ def test_seeds_are_ranges_and_lists(text: str, seeds: tuple[int, ...]) -> None:
         ),
         (("--stream", "s", "--seeds", "0..1000000"), "from one to 1,000,000 seeds"),
         (("--stream", "s", "--seeds", f"0..{'9' * 19}"), "from one to 1,000,000 seeds"),
+        (("--stream", "s", "--seeds", "3,1..3"), "--seeds '3,1..3': seed 3: it is listed twice"),
+        (("--stream", "s", "--seeds", f"{2**63}"), f"--seeds '{2**63}': seed {2**63}: an episode's seed is an integer"),
         (("--stream", "s", "--publish", "s"), "--publish s is the stream that is evaluated"),
         (("--weights", __file__, "--watch"), "is one version, so there is nothing to --watch: name --stream"),
         (("--weights", "/no/such/file"), "--weights '/no/such/file'"),

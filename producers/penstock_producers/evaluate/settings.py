@@ -8,8 +8,10 @@ from typing import Literal, Self, TypeAlias
 from pydantic import FilePath, model_validator
 from pydantic_settings import SettingsConfigDict
 
+from penstock_producers.envs.seeds import ListedSeeds
 from penstock_producers.evaluate.run import ATTEMPTS, BATCH
 from penstock_producers.settings import ProducerSettings
+from penstock_schemas.errors import EnvError
 from penstock_schemas.service.settings import Positive, StreamName
 
 Output: TypeAlias = Literal["table", "json"]
@@ -49,7 +51,8 @@ class EvaluationSettings(ProducerSettings):
     """What is written: a table, or json; with --watch an object a line."""
 
     watch: bool = False
-    """Evaluate each new version of the stream's policy as it comes, until stopped, and serve /metrics meanwhile."""
+    """Evaluate the stream's newest version, again and again as there are newer ones, until stopped, and serve /metrics
+    meanwhile."""
 
     publish: StreamName | None = None
     """The stream of its own to which the episodes are published, chunk by chunk as a producer's; nowhere without."""
@@ -71,7 +74,10 @@ class EvaluationSettings(ProducerSettings):
                 f"--publish {self.publish} is the stream that is evaluated: its learners would train on it; give the "
                 "episodes a stream of their own"
             )
-        parse_seeds(self.seeds)
+        try:
+            ListedSeeds(parse_seeds(self.seeds), 1)
+        except EnvError as error:
+            raise ValueError(f"--seeds {self.seeds!r}: {error}") from error
         return self
 
 
