@@ -28,8 +28,10 @@ from tests.consumers.stores import Writer, episodes, stream
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from types import FrameType
 
     import pyarrow as pa
+    from _typeshed import TraceFunction
 
     from penstock_consumers.store.bucket import Bucket
     from penstock_consumers.store.commits import SegmentEntry
@@ -452,6 +454,31 @@ def test_a_fetch_that_fails_gives_its_room_back(
             cache.read(bucket, entries[0])
     cache.read(bucket, entries[0])
     assert cache.counts.evicted == 0
+
+
+def test_threads_map_what_they_read_while_another_counts_files(
+    bucket: Counted, entries: tuple[SegmentEntry, ...], tmp_path: Path
+) -> None:
+    most = sum(entry.bytes for entry in entries[:4])
+    for entry in entries[:4]:
+        Cache(tmp_path, most).read(bucket, entry)
+    age(tmp_path)
+    cache = Cache(tmp_path, most)
+    held = [cache.read(bucket, entry) for entry in entries[1:3]]
+
+    def another(_frame: FrameType, _event: str, _value: object) -> TraceFunction:
+        """As a thread does whose turn comes before this line."""
+        cache.read(bucket, entries[3])
+        return another
+
+    before = sys.gettrace()
+    sys.settrace(another)
+    try:
+        held.append(cache.read(bucket, entries[4]))
+    finally:
+        sys.settrace(before)
+    assert [view.size for view in held] == [entries[at].bytes for at in (1, 2, 4)]
+    assert cache.counts.evicted == 1
 
 
 def test_what_others_evicted_is_let_go_of(bucket: Counted, entries: tuple[SegmentEntry, ...], tmp_path: Path) -> None:

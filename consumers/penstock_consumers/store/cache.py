@@ -218,7 +218,8 @@ class Cache:
         whole, parts = self._files()
         parts.pop(own, None)
         parts = {path: size for path, size in parts.items() if not _is_dead(path)}
-        for mapped in map(Path, tuple(self._mapped)):
+        # Asked for in one step of the interpreter's, for threads map others meanwhile.
+        for mapped in [Path(known.key) for known in self._mapped.valuerefs()]:
             if mapped not in whole and _part(mapped) not in (own, *parts):
                 self._forget(mapped)
         self._oldest = deque(sorted(((path, *of) for path, of in whole.items()), key=lambda item: item[2]))
