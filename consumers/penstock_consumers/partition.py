@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import uuid
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
@@ -21,7 +22,7 @@ from penstock_schemas.messages import Message, decode
 
 if TYPE_CHECKING:
     from collections import Counter
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from numpy.typing import NDArray
 
@@ -64,6 +65,8 @@ class Partition:
 
     What it holds in memory is bounded by what it takes between two commits, whatever is open: of open episodes it knows
     the keys of their rows, and it assembles a few at a time. `assembled` is called with each few, before their commit.
+
+    Raises `FencedError` where another consumer's commit let go what was to be loaded: load it again.
     """
 
     def __init__(
@@ -89,7 +92,8 @@ class Partition:
         self._live = commits.live_at(store.bucket, self._commit) if self._commit else Live()
         self._judge = _judge_at(self._commit, limits)
         self.high_water = self._commit.high_water if self._commit else 0
-        self._open = {entry.name: self._load_open(entry) for entry in self._live.open}
+        with self._unless_overtaken():
+            self._open = {entry.name: self._load_open(entry) for entry in self._live.open}
 
     @property
     def commit_found(self) -> Commit | None:
@@ -148,11 +152,8 @@ class Partition:
             return None
         self._quarantine.flush()
         number = self._commit.number + 1 if self._commit else 0
-        try:
+        with self._unless_overtaken():
             return self._store_judged(number, self._last)
-        except CorruptStoreError:
-            commits.check_newest(self._store.bucket, self.partition, number - 1)
-            raise
 
     def _store_judged(self, number: int, judged: Record) -> Committed:
         """Write what was judged up to the record `judged`, and make commit `number` of it."""
@@ -206,6 +207,15 @@ class Partition:
             self._store.bucket, self._commit, self._live, added=added, removed=removed, retired=retired
         )
         return self._commit
+
+    @contextmanager
+    def _unless_overtaken(self) -> Iterator[None]:
+        """Take nothing for damaged that a newer commit let go, and that was collected since: who finds it is fenced."""
+        try:
+            yield
+        except CorruptStoreError:
+            commits.check_newest(self._store.bucket, self.partition, self._commit.number if self._commit else -1)
+            raise
 
     def _decode(self, record: Record) -> Message:
         message = decode(
