@@ -22,6 +22,7 @@ SOURCES = [
     *CONSUMERS.rglob("*.py"),
     *(ROOT / "schemas" / "penstock_schemas" / "log").glob("*.py"),
     *(ROOT / "schemas" / "penstock_schemas" / "service").glob("*.py"),
+    ROOT / "schemas" / "penstock_schemas" / "store_url.py",
 ]
 # Only a learner's, a tool's or a publisher's business.
 NOT_A_CONSUMERS = {"PolicyError", "PolicyRejectedError", "NoClaimError"}

@@ -20,14 +20,15 @@ def folder_of(url: str) -> Path | None:
     parts = urlsplit(url)
     if "#" in url or ("?" in url and parts.scheme not in _WITH_QUERIES):
         raise ValueError(
-            "its URL goes on with a '?' or a '#': write %3F or %23 where that is in a name, and give settings by the "
-            "environment"
+            f"{public(url)!r}: its URL goes on with a '?' or a '#': write %3F or %23 where that is in a name, and give "
+            "settings by the environment"
         )
     if parts.scheme != "file":
         return None
     if parts.netloc not in {"", "localhost"} or not parts.path.startswith("/"):
         raise ValueError(
-            "its URL is of a folder, but names a host or no path: write file:/// and the folder's whole path"
+            f"{public(url)!r}: its URL is of a folder, but names a host or no path: write file:/// and the folder's "
+            "whole path"
         )
     return Path(unquote(parts.path))
 

@@ -108,7 +108,7 @@ def open_bucket(url: str | Path) -> Bucket:
     try:
         folder = url if isinstance(url, Path) else folder_of(url)
     except ValueError as error:
-        raise StoreError(f"store {public(str(url))!r}: {error}") from None
+        raise StoreError(f"store {error}") from None
     if folder is not None:
         return Folder(folder)
     from penstock_consumers.store.objects import Objects  # noqa: PLC0415  (the same)

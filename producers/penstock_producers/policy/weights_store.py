@@ -36,7 +36,7 @@ class WeightsStore:
         try:
             folder = folder_of(url)
         except ValueError as error:
-            raise SettingsError(f"--store {self._public!r}: {error}") from None
+            raise SettingsError(f"--store {error}") from None
         # A folder may come to be later: it is opened when it is read.
         self._store = folder or _opened(url)
 
