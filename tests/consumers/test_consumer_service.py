@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from penstock_schemas.log import Appended, TopicInfo
 
 DEAD_LETTERS = f"{TOPIC}.dead-letter"
-SECONDS = 20.0
+SECONDS = 60.0
 
 
 class PatchyLog(MemoryLog):

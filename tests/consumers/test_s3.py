@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
     from penstock_consumers.store.bucket import Bucket
 
-SECONDS = 30.0
+SECONDS = 60.0
 HASTY = Patience(retries=1)
 # Each operation, by which of S3's methods it is done, and how a failure names it.
 OPERATIONS: dict[str, tuple[Callable[[Bucket], object], str, str]] = {

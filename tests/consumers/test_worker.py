@@ -56,7 +56,7 @@ if TYPE_CHECKING:
 
 PARTITIONS = 4
 IDLE_MS = 1_000
-SECONDS = 20.0
+SECONDS = 60.0
 GROUP = "group"
 WHOLE = Row(0, 0, 0, 0, 3, Ends.TERMINATED)
 AT_ONCE = Cadence(commit_seconds=0)

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 # The shortest that a broker allows, unless it is told otherwise.
 SESSION = 6.0
-SECONDS = 30.0
+SECONDS = 60.0
 MEMBER = Path(__file__).with_name("group_member.py")
 
 

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.whole
 
 DELIVERY_TIMEOUT = 2.0
-SECONDS = 30.0
+SECONDS = 60.0
 
 
 class FromTheStart:

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from penstock_schemas.log import Reader
 
-SECONDS = 20.0
+SECONDS = 60.0
 
 
 class NotUtf8(str):

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from penstock_schemas.log import Appender, GroupReader, Reader, Record
 
-SECONDS = 20.0
+SECONDS = 60.0
 
 
 def append(appender: Appender, topic: str, values: Sequence[bytes], partition: int = 0) -> list[int]:

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from penstock_consumers.store.bucket import Bucket
     from penstock_schemas.log import Log, Record
 
-SECONDS = 20.0
+SECONDS = 60.0
 
 
 def read_one(log: Log, topic: str, offset: int) -> Record:

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from penstock_schemas.log import Appended, Log, Record
     from penstock_schemas.messages import Encoded
 
-SECONDS = 20.0
+SECONDS = 60.0
 STREAM = "test"
 TOPIC = f"rollouts.{STREAM}"
 SPEC = StreamSpec(STREAM, Box((2,), np.dtype(np.float32)), Discrete(2), np.dtype(np.float32))

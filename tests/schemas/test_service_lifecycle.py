@@ -97,7 +97,7 @@ def start() -> Iterator[Start]:
 
 def finish(process: subprocess.Popen[str]) -> tuple[int, str, str]:
     """Exit status, stdout and stderr."""
-    out, err = process.communicate(timeout=30)
+    out, err = process.communicate(timeout=60)
     return process.returncode, out, err
 
 
@@ -176,7 +176,7 @@ def test_what_cannot_be_written_is_told_and_ends_it_too() -> None:
     buffered = {**os.environ, "PYTHONUNBUFFERED": ""}
     with Path("/dev/full").open("w") as full:
         ended = subprocess.run(  # noqa: S603 - our own program
-            argv, env=buffered, stdout=full, stderr=subprocess.PIPE, text=True, timeout=30, check=False
+            argv, env=buffered, stdout=full, stderr=subprocess.PIPE, text=True, timeout=60, check=False
         )
     assert ended.returncode == 1
     assert ended.stderr.splitlines()[-1] == "OSError: [Errno 28] No space left on device"
