@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from unittest.mock import ANY
 
 import pytest
+from kafka.admin import ConfigResource, ConfigResourceType, KafkaAdminClient
 
 from penstock_consumers.dead_letters import DeadLetters
 from penstock_consumers.partition import Partition, record_digest
@@ -190,6 +191,27 @@ def test_the_commands_list_show_and_retry(
     assert lengths(bucket)[2:] == [("producer-0~0", 90), ("producer-0~0", 9)]
     assert run(["quarantine", "show", str(tmp_path), "0:77", "--bootstrap-servers", kafka_bootstrap]) == 1
     assert "not in quarantine: 0:77" in capsys.readouterr().err
+
+
+def test_what_became_of_messages_before_the_log_takes_no_more_is_told(
+    kafka_bootstrap: str, stream_name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    topic = f"rollouts.{stream_name}"
+    with KafkaLog(kafka_bootstrap, client_id="contract") as log:
+        log.create(topic)
+        log.create(f"{topic}.dead-letter")
+        produce(log, topic, stream_name)
+        with closing(log.appender()) as appender:
+            appender.append(topic, 0, key=b"k", value=b"garbage", headers=()).result(SECONDS)
+        consume(log, open_bucket(tmp_path), topic, f"{topic}.dead-letter", stream_name, most=5_500)
+    with KafkaAdminClient(bootstrap_servers=kafka_bootstrap) as admin:
+        admin.alter_configs([ConfigResource(ConfigResourceType.TOPIC, topic, {"max.message.bytes": "100"})])
+    assert run(["quarantine", "retry", str(tmp_path), "--all", "--bootstrap-servers", kafka_bootstrap]) == 1
+    out, err = capsys.readouterr()
+    left, counted = out.splitlines()
+    assert left.startswith("0:4: left: ")
+    assert counted == "0 will be judged again, 1 left where they are"
+    assert err.startswith(f"error: cannot append to {topic}-0: ")
 
 
 def test_the_commands_as_text(

@@ -100,12 +100,16 @@ def _retry(words: argparse.Namespace) -> int:
             letter.place for letter in found.letters.values() if words.all or letter.reason == words.reason
         }
         source = Source(at.log, at.rollouts_topic, at.dead_letter_topic, at.bucket, at.spec)
-        outcomes = list(retry(source, list(found.letters.values()), chosen, dry=words.dry_run))
-    told = [
-        {"place": str(outcome.letter.place), "offset": outcome.offset, "refused": outcome.refused}
-        for outcome in outcomes
-    ]
-    answer(words, told, format_outcomes(outcomes, dry=words.dry_run))
+        outcomes: list[Outcome] = []
+        try:
+            outcomes.extend(retry(source, list(found.letters.values()), chosen, dry=words.dry_run))
+        finally:
+            # Also where the log takes no more of them: what it took until then is in it.
+            told = [
+                {"place": str(outcome.letter.place), "offset": outcome.offset, "refused": outcome.refused}
+                for outcome in outcomes
+            ]
+            answer(words, told, format_outcomes(outcomes, dry=words.dry_run))
     return 2 if any(outcome.refused for outcome in outcomes) else 0
 
 
