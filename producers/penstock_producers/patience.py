@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 _LOG = logging.getLogger(__name__)
 _AGAIN_SECONDS = 1.0
-# How long making an env and a policy may go on after a stop.
+# How long making envs and a policy, and a producer's first reset, may go on after a stop.
 _MAKING_SECONDS = 5.0
 
 _T = TypeVar("_T")
@@ -27,7 +27,7 @@ _T = TypeVar("_T")
 
 @contextmanager
 def ends_unless_made(stop: threading.Event, status: int) -> Iterator[threading.Event]:
-    """End the process soon after a stop that comes before the event is set: an env may hang as it is made.
+    """End the process soon after a stop that comes before the event is set: an env may hang at the start.
 
     From then on whoever waits heeds the stop in time, and closes what was made.
     """

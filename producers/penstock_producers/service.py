@@ -78,7 +78,7 @@ def produce(
     stop: threading.Event,
     made: threading.Event,
 ) -> None:
-    """Step `env` and publish to `log` until `stop`, then end the incarnation; set `made` once the policy is made too.
+    """Step `env` and publish to `log` until `stop`, then end the incarnation; set `made` once the envs were reset too.
 
     Policies too large for a message are read from `weights`; without it they are refused.
 
@@ -89,7 +89,6 @@ def produce(
     """
     callbacks = make_callbacks(settings.callbacks)
     spec, policy = make_described(settings, env, seeds.actions(), callbacks.metrics)
-    made.set()
     refresh = Refresh(
         policy,
         RefreshRules(settings.first_policy, settings.max_policy_lag, settings.on_policy_lag),
@@ -116,6 +115,7 @@ def produce(
         observer=runner,
         interrupt=refresh.due,
     )
+    made.set()
     health.ready("env")
     patience = Patience(settings.grace_seconds, health, stop)
 

@@ -1,4 +1,4 @@
-"""Environments whose episodes last one step, and that break between two of them; and one that is never made."""
+"""Environments whose episodes last one step, and that break between two of them; and ones that never begin."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from tests.producers.evaluation_zoo import Known
 LEAVES_A_THREAD = f"{__name__}:leaves_a_thread"
 ALWAYS_ENDS = f"{__name__}:AlwaysEnds"
 NEVER_MADE = f"{__name__}:never_made"
+NEVER_RESET = f"{__name__}:NeverReset"
 TELLS_ITS_END = f"{__name__}:TellsItsEnd"
 SEQUENCE_OBSERVATION = f"{__name__}:sequence_observation"
 TEXT_ACTION = f"{__name__}:text_action"
@@ -49,6 +50,14 @@ class TellsItsEnd(AlwaysEnds):
         print("closed", flush=True)  # noqa: T201 - as above
 
 
+class NeverReset(AlwaysEnds):
+    """Waits for ever as it is reset."""
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
+        wait_for_ever()
+        return super().reset(seed=seed, options=options)
+
+
 def sequence_observation() -> AlwaysEnds:
     env = AlwaysEnds()
     env.observation_space = spaces.Dict({"a": spaces.Sequence(env.observation_space)})
@@ -62,9 +71,13 @@ def text_action() -> AlwaysEnds:
 
 
 def never_made() -> AlwaysEnds:
+    wait_for_ever()
+    return AlwaysEnds()
+
+
+def wait_for_ever() -> None:
     print("hangs", flush=True)  # noqa: T201 - it is waited for
     threading.Event().wait()
-    return AlwaysEnds()
 
 
 def leaves_a_thread() -> gymnasium.Env[Any, Any]:

@@ -31,6 +31,7 @@ from penstock_schemas.spaces import flatten
 from tests.producers.envs_that_end import (
     ALWAYS_ENDS,
     NEVER_MADE,
+    NEVER_RESET,
     SEQUENCE_OBSERVATION,
     TELLS_ITS_END,
     TEXT_ACTION,
@@ -520,8 +521,9 @@ def stopped_at_a_line(*flags: str) -> tuple[int, str, str]:
     return producer.returncode, line + written, told
 
 
-def test_a_stop_while_an_env_hangs_at_the_start_is_a_clean_one() -> None:
-    status, written, told = stopped_at_a_line("--env", NEVER_MADE)
+@pytest.mark.parametrize("env", [NEVER_MADE, NEVER_RESET])
+def test_a_stop_while_an_env_hangs_at_the_start_is_a_clean_one(env: str) -> None:
+    status, written, told = stopped_at_a_line("--env", env)
     assert (status, written) == (0, "hangs\n")
     assert "SIGTERM: stopping" in told.splitlines()[-1]
 
