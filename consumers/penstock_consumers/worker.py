@@ -300,8 +300,13 @@ class Worker:
             _LOG.info("holds the partitions %s", list(self.partitions))
 
     def _take_on(self, number: int) -> None:
-        """Hold a partition that was loaded."""
-        loaded = self._loading[number].result()
+        """Hold a partition that was loaded; load it again where another's commit has overtaken that."""
+        try:
+            loaded = self._loading[number].result()
+        except FencedError as error:
+            self._fenced(error)
+            self._load(number)
+            return
         # Asked for after the newest commit was found, whose records the log had by then.
         bounds = self._group.bounds(number)
         now = self._clock()

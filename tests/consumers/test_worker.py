@@ -16,6 +16,7 @@ from penstock_consumers.store.bucket import open_bucket
 from penstock_consumers.store.commits import Limits
 from penstock_consumers.store.replay_store import ReplayStore
 from penstock_consumers.upkeep import Upkeep, UpkeepSettings
+from penstock_consumers.upkeep.collection import collect
 from penstock_consumers.verify import verify
 from penstock_consumers.worker import Cadence, Worker
 from penstock_schemas.chunks import Ends
@@ -44,6 +45,7 @@ from tests.consumers.messages import (
     stored_episodes,
     take_all,
 )
+from tests.consumers.upkept import Meddled
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -510,6 +512,33 @@ def test_a_worker_that_is_fenced_while_it_leaves_lets_go(
     member.worker.close()
     assert (member.worker.partitions, member.value("commits_fenced_total"), sought) == ((), 1, [])
     assert len(stored_episodes(bucket)) == 1
+
+
+@pytest.mark.parametrize("revoke_seconds", [None, 60.0])
+def test_a_worker_that_is_overtaken_while_it_loads_loads_again_in_place(
+    log: MemoryLog, bucket: Bucket, clock: Clock, revoke_seconds: float | None
+) -> None:
+    producer = begun(log)
+    producer.send(Row(0, 0, 0, 0, 2))
+    rival = open_partition(log, bucket)
+    take_all(rival, log)
+    rival.commit()
+    producer.send(Row(0, 0, 1, 2, 1, Ends.TERMINATED))
+    take_all(rival, log)
+
+    def overtaken() -> None:
+        committed = rival.commit()
+        assert committed is not None
+        assert collect(bucket, committed.commit, 0.0)
+
+    cadence = Cadence(commit_seconds=0, revoke_seconds=revoke_seconds)
+    member = Member(log, Meddled(bucket, "open", "open/", overtaken), clock, cadence)
+    episode(producer, 1)
+    drain(log, bucket, member)
+    assert member.value("commits_fenced_total") == 1
+    assert moves(member) == {"assigned": PARTITIONS, "revoked": 0, "given_up": 0, "lost": 0}
+    assert [row["episode"] for row in stored_episodes(bucket)] == [0, 1]
+    assert verify(bucket, log).ok
 
 
 # A store that hangs.
