@@ -271,6 +271,8 @@ def test_an_unknown_kind_of_url_is_refused_without_its_secrets() -> None:
         ("https://host/a#b", r"'https://host/a': its URL goes on"),
         ("file://data/store", r"'file://data/store': its URL .* names a host or no path: write file:///"),
         ("file://~/store", r"'file://~/store': its URL .* names a host"),
+        ("s3://[user:secret@bucket/a", r"'s3://…': its URL names no host"),
+        ("s3://user:secret\u2100@bucket/a", r"'s3://…': its URL names no host"),
     ],
 )
 def test_a_url_that_would_open_another_store_is_refused(url: str, told: str) -> None:

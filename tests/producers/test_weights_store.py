@@ -79,3 +79,9 @@ def test_a_url_of_no_kind_that_is_known_is_refused_without_its_secrets() -> None
 def test_a_url_of_which_a_part_would_be_left_aside_is_refused(url: str) -> None:
     with pytest.raises(SettingsError, match=r"--store '(s3|file)://.*': its URL .* write (%3F|file:///)"):
         WeightsStore(url, 100)
+
+
+@pytest.mark.parametrize("url", ["s3://[user:secret@bucket/name", "s3://user:secret\u2100@bucket/name"])
+def test_a_url_without_a_host_that_can_be_read_is_refused_without_its_secrets(url: str) -> None:
+    with pytest.raises(SettingsError, match=r"^--store 's3://…': its URL names no host that can be read$"):
+        WeightsStore(url, 100)

@@ -26,17 +26,17 @@ _RANGE_BYTES = 8 << 20
 class WeightsStore:
     """Reads policies out of a folder, or out of any URL that obstore opens; credentials come from the environment.
 
-    `max_bytes` is the largest object that is read. Raises `SettingsError` for a URL of
-    no kind that is known, or of which a part would be left aside.
+    `max_bytes` is the largest object that is read. Raises `SettingsError` for a URL of no kind that is known,
+    that cannot be read, or of which a part would be left aside.
     """
 
     def __init__(self, url: str, max_bytes: int) -> None:
-        self._public = public(url)
         self._max_bytes = max_bytes
         try:
             folder = folder_of(url)
         except ValueError as error:
             raise SettingsError(f"--store {error}") from None
+        self._public = public(url)
         # A folder may come to be later: it is opened when it is read.
         self._store = folder or _opened(url)
 
