@@ -118,10 +118,10 @@ class _Seldom(logging.Filter):
                 return False
             self._client = now + _SELDOM_SECONDS
             return True
-        # Another's may not even be a line: what cannot be formatted must not raise here.
         if not record.name.startswith("penstock"):
             return True
-        said = record.levelno, record.name, record.getMessage()
+        # Not as a line yet: what cannot be formatted must not raise here.
+        said = record.levelno, record.name, record.msg, str(record.args)
         if said == self._said and now < self._again:
             return False
         self._said, self._again = said, now + _SELDOM_SECONDS
