@@ -124,7 +124,9 @@ def _listen_to_all(lanes: Sequence[RemoteLane], name: str, clock: Callable[[], f
                         selector.unregister(fileno)
             for lane in lanes:
                 if lane.spaces is None and lane.deadline <= clock():
-                    raise EnvError(f"environment {name}: envs {lane.start} … {lane.stop - 1}: {lane.hung().detail}")
+                    late = lane.hung()
+                    lane.kill()
+                    raise EnvError(f"environment {name}: envs {lane.start} … {lane.stop - 1}: {late.detail}")
 
 
 def close(lanes: Sequence[RemoteLane]) -> None:
