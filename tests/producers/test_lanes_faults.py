@@ -146,6 +146,14 @@ def test_an_env_is_rebuilt_after_its_back_off_and_no_earlier() -> None:
     assert [env.closed for env in made] == [1] * 8  # also the one that is down
 
 
+def test_an_env_is_tried_again_as_soon_as_it_is_due_however_long_an_answer_may_take() -> None:
+    settings: dict[str, Any] = {"longest": 1000, "wrong": "raise", "bad": 0, "one_in": 1}
+    with closing(local(1, containment=Containment(backoff=0.01), **settings)) as lanes:
+        lanes.send(lanes.reset().ready, (np.zeros(1),))
+        assert len(lanes.recv(math.inf).aborts) == 1
+        assert lanes.recv(math.inf).ready.tolist() == [0]
+
+
 @pytest.mark.parametrize("make", [local, workers])
 def test_a_budget_used_up_fails_after_everything_was_handed_over(make: Callable[..., Lanes]) -> None:
     containment = Containment(backoff=0.0, max_rebuilds=2)
@@ -157,6 +165,15 @@ def test_a_budget_used_up_fails_after_everything_was_handed_over(make: Callable[
         assert driver.answers[0] >= 3
         with pytest.raises(EnvError, match="env 1 failed"):
             lanes.recv(0.0)
+
+
+def test_a_budget_used_up_in_what_a_reset_leaves_is_told_by_the_reset() -> None:
+    containment = Containment(backoff=0.0, max_rebuilds=0)
+    with closing(workers(2, 1, containment=containment, wrong="raise", bad=BAD, one_in=1, longest=1000)) as lanes:
+        lanes.send(lanes.reset().ready, (np.zeros(2),))
+        for _ in range(2):
+            with pytest.raises(EnvError, match="env 1 failed 1 times in a row"):
+                lanes.reset()
 
 
 def test_what_is_due_next_is_told_also_while_another_waits_for_its_worker() -> None:
@@ -289,6 +306,31 @@ def test_an_env_that_is_reset_while_it_is_down_begins_once_and_with_the_options(
         driver.run(lambda: driver.answers[BAD] == 3)
         assert [episode.end[:10] for episode in driver.episodes[BAD]] == ["env_raised", ""]
         assert driver.episodes[BAD][1].options == '{"level": 4}'
+
+
+def test_an_env_that_is_down_while_all_are_reset_begins_later_and_with_the_options() -> None:
+    clock, containment = Clock(), Containment(backoff=1.0)
+    settings: dict[str, Any] = {"longest": 1000, "wrong": "raise", "bad": BAD, "one_in": 1}
+    with closing(local(2, containment=containment, clock=clock, **settings)) as lanes:
+        lanes.send(lanes.reset().ready, (np.zeros(2),))
+        assert lanes.recv().ready.tolist() == [0]
+        assert lanes.reset({"level": 4}).ready.tolist() == [0]
+        clock.now = 1.0
+        resets = lanes.recv().resets
+        assert resets is not None
+        assert resets.options is not None
+        assert (resets.env.tolist(), resets.options.tolist()) == ([BAD], ['{"level": 4}'])
+        assert lanes.faults == {"env_raised": 1}
+
+
+def test_an_env_that_is_parked_is_left_out_when_all_are_reset() -> None:
+    envs = [Course(0), Course(BAD, wrong="raise_in_reset", bad=BAD, one_in=1)]
+    with closing(Lanes.existing(envs, seeds=Seeds(7, "p"), containment=QUICK)) as lanes:
+        assert lanes.reset().ready.tolist() == [0]
+        assert lanes.recv(0.0).steps is None
+        assert (lanes.parked, lanes.faults) == ({BAD}, {"env_raised": 2})
+        assert lanes.reset().ready.tolist() == [0]
+        assert lanes.faults == {"env_raised": 2}
 
 
 def test_a_reset_after_one_with_options_that_failed_is_recorded_without_them() -> None:

@@ -47,15 +47,14 @@ def open_files() -> int:
     return len(list(Path("/proc/self/fd").iterdir()))
 
 
-def kill_once_it_has_answered(lanes: Any, worker: int) -> None:
-    """Kill a worker whose answer has come and waits to be handed over; return once that is known."""
-    fleet = lanes._workers
-    lane = fleet.lanes[worker]
-    while lane.result is None:
-        assert fleet.take_in(10.0)
-    processes(lanes)[worker].kill()
-    while lane.state is not State.LOST:
-        assert fleet.take_in(10.0)
+def kill_once_answered(lanes: Any, killed: int, answered: int) -> None:
+    """Kill a worker once what one has answered has come and waits to be handed over; return once that is known."""
+    remote = lanes._workers
+    while remote.lanes[answered].result is None:
+        assert remote.take_in(10.0)
+    processes(lanes)[killed].kill()
+    while remote.lanes[killed].state is not State.LOST:
+        assert remote.take_in(10.0)
 
 
 def test_a_slow_env_holds_no_other() -> None:
@@ -65,6 +64,14 @@ def test_a_slow_env_holds_no_other() -> None:
         assert all(driver.answers[env] > 5 * driver.answers[2] for env in (0, 1, 3))
         # Nor is it starved: what it answers is taken at once, however busy the others are.
         assert driver.answers[2] >= 10
+
+
+def test_what_has_come_is_answered_to_one_who_does_not_wait() -> None:
+    with closing(workers(1, 1)) as lanes:
+        lanes.send(lanes.reset().ready, (np.zeros(1),))
+        (lane,) = lanes._workers.lanes
+        assert select.select([lane.filenos[0]], [], [], 10.0)[0]
+        assert lanes.recv(0.0).steps is not None
 
 
 def test_in_lockstep_every_answer_has_every_env() -> None:
@@ -296,7 +303,7 @@ def test_what_a_worker_answered_before_it_died_is_handed_over() -> None:
     with closing(workers(2, 2, longest=1000, containment=Containment(backoff=0.0))) as lanes:
         driver = Driver(lanes, 2)
         lanes.send(driver.answer.ready, driver.act(driver.answer))
-        kill_once_it_has_answered(lanes, 1)
+        kill_once_answered(lanes, 1, 1)
         driver.file(lanes.recv(10.0))
         assert driver.answers[1] == 1
         assert 1 not in driver.answer.ready
@@ -307,13 +314,53 @@ def test_what_a_worker_answered_before_it_died_is_handed_over() -> None:
         assert lanes.faults == {"env_died": 1}
 
 
+def test_a_death_is_told_with_what_another_has_answered() -> None:
+    with closing(workers(2, 2, longest=1000, containment=Containment(backoff=1000.0))) as lanes:
+        driver = Driver(lanes, 2)
+        lanes.send(np.array([0], np.int32), (np.zeros(1),))
+        kill_once_answered(lanes, 1, 0)
+        driver.file(lanes.recv(10.0))
+        assert driver.answers == {0: 1}
+        assert driver.episodes[1][-1].end == "env_died: its worker process was killed by SIGKILL"
+
+
+def test_what_was_wished_for_an_env_outlives_a_worker_that_had_answered() -> None:
+    with closing(workers(2, 2, longest=1000, containment=Containment(backoff=0.0))) as lanes:
+        driver = Driver(lanes, 2)
+        lanes.send(driver.answer.ready, driver.act(driver.answer))
+        lanes.reset_env(1, {"level": 7})
+        kill_once_answered(lanes, 1, 1)
+        driver.file(lanes.recv(10.0))
+        driver.run(lambda: len(driver.episodes[1]) > 1)
+        assert driver.answers[1] == 1
+        told = [(episode.end, episode.options) for episode in driver.episodes[1]]
+        assert told == [("reset", None), ("", '{"level": 7}')]
+        assert lanes.faults == {"env_died": 1}
+
+
+def test_what_another_answers_while_a_budget_is_used_up_is_handed_over_before_that_is_told() -> None:
+    containment = Containment(backoff=0.0, max_rebuilds=0)
+    with closing(workers(2, 2, containment=containment, wrong="raise", bad=1, one_in=1, longest=1000)) as lanes:
+        driver = Driver(lanes, 2)
+        processes(lanes)[0].send_signal(signal.SIGSTOP)
+        lanes.send(driver.answer.ready, driver.act(driver.answer))
+        driver.file(lanes.recv(10.0))
+        assert (driver.answers, lanes.faults) == ({}, {"env_raised": 1})
+        processes(lanes)[0].send_signal(signal.SIGCONT)
+        assert lanes.next_episode.tolist() == [1, 1]  # what is in flight is waited for, and not handed over
+        driver.file(lanes.recv(0.0))
+        assert driver.answers == {0: 1}
+        with pytest.raises(EnvError, match="env 1 failed 1 times in a row"):
+            lanes.recv(0.0)
+
+
 def test_a_worker_that_died_after_it_told_of_a_fault_is_not_lost_again_later() -> None:
     clock = Clock()
     containment = Containment(backoff=1.0)
     with closing(workers(2, 2, wrong="raise", bad=1, one_in=1, containment=containment, clock=clock)) as lanes:
         driver = Driver(lanes, 2)
         lanes.send(np.array([1], np.int32), (np.zeros(1),))
-        kill_once_it_has_answered(lanes, 1)
+        kill_once_answered(lanes, 1, 1)
         driver.file(lanes.recv(10.0))
         assert driver.episodes[1][-1].end.startswith("env_raised")
         assert lanes.faults == {"env_raised": 1}
@@ -369,6 +416,22 @@ def test_what_a_worker_answered_is_handed_over_before_it_is_told_of_the_next_act
         driver.file(lanes.recv(10.0))
         assert driver.answers == {0: 1, 1: 1, 2: 1}
         assert [episodes[0].rewards for episodes in driver.episodes] == [[0.0], [1.0], [0.0]]
+
+
+def test_the_next_episodes_are_set_when_what_is_in_flight_is_done() -> None:
+    seeds = Seeds(7, "pod-0")
+    with closing(workers(2, 1, longest=1, slow=1)) as lanes:
+        lanes.send(lanes.reset().ready, (np.zeros(2),))
+        lanes.next_episode = np.array([100, 200])
+        told = lanes.next_episode
+        for episodes in ((1, 1), (100, 200)):
+            answer = lanes.recv(10.0)
+            assert answer.resets is not None
+            assert answer.resets.seed is not None
+            assert answer.resets.seed.tolist() == [seeds.episode(*each) for each in enumerate(episodes)]
+            lanes.send(answer.ready, (np.zeros(2),))
+        assert told.tolist() == [100, 200]
+        assert lanes.next_episode.tolist() == [102, 202]
 
 
 def test_a_worker_killed_while_all_are_reset_comes_back() -> None:

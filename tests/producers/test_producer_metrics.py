@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import time
+from contextlib import closing
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -12,12 +14,16 @@ from prometheus_client.openmetrics import exposition as openmetrics
 from prometheus_client.openmetrics.parser import text_string_to_metric_families
 
 from penstock_producers.envs import Seeds
+from penstock_producers.envs.lanes import Lanes
+from penstock_producers.fragment import ClosedFragment
 from penstock_producers.making import make_described, make_env
 from penstock_producers.metrics import ProducerMetrics
 from penstock_producers.policy import TorchPolicy
 from penstock_schemas.messages import Kind
 from penstock_schemas.policies import PolicyRecord
 from penstock_schemas.service import Health
+from tests.producers.lanes_driving import QUICK, Driver
+from tests.producers.lanes_zoo import Course
 from tests.producers.producing import STREAM, running
 from tests.producers.publishing import messages, records, store, wait_until
 
@@ -166,3 +172,22 @@ def test_what_is_measured_may_be_negative_and_what_is_not_finite_is_left_out() -
         ("endless", "negative_total"): 0.0,
         ("endless", "episodes_total"): 0.0,
     }
+
+
+def test_readiness_tells_the_newest_fault_of_several() -> None:
+    health = Health("log", "env", "policy", clock=time.monotonic, beat_limit=1.0)
+    metrics = ProducerMetrics(CollectorRegistry(), health)
+    nothing = ClosedFragment((), 0, np.zeros(0), np.zeros(0, np.int64), np.zeros(0, np.int64), ())
+    envs = [Course(0), Course(1)]
+    with closing(Lanes.existing(envs, seeds=Seeds(7, "pod-0"), containment=QUICK)) as lanes:
+        driver = Driver(lanes, 2)
+        for bad in (0, 1, 0):
+            envs[bad].wrong, envs[bad].one_in = "exit", 1
+            driver.step()
+            metrics.acted(nothing, lanes)
+            told = f"no env gave a step, and env {bad}: env_raised: step() raised SystemExit: 3"
+            assert health.failing()["env"] == told
+            envs[bad].wrong = ""
+            driver.step()  # it is reset
+    metrics.acted(replace(nothing, steps=1), lanes)
+    assert "env" not in health.failing()

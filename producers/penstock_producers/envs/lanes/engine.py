@@ -114,7 +114,7 @@ class Engine:
 
         Waits for what is in flight. An env that fails here is not in the answer: its reset row comes later, without the
         options; that of an env that was down comes later, with them. Raises `EnvError` for options that are not plain
-        JSON.
+        JSON, and where an env has used up its budget.
         """
         given = options_to_json(options, self._name)
         self._hold = self.before_reset is not None
@@ -230,10 +230,8 @@ class Engine:
             self._fail_all(lane, Fault(DIED, f"its worker process does not start: {error}"))
 
     def _grant(self, env: int) -> None:
-        """Have what was wished for an env that waits done next."""
-        reason = self._agenda.grant(env)
-        if self._open[env]:
-            self._aborts.append(Abort(env, reason))
+        """Have what was wished for an env that waits, so that its episode is open, done next."""
+        self._aborts.append(Abort(env, self._agenda.grant(env)))
         self._open[env] = self._waiting[env] = False
 
     # What goes wrong.
@@ -292,8 +290,6 @@ class Engine:
             if lane.result is not None:
                 taken.append((lane, lane.result))
                 lane.result = None
-        if not taken and not self._aborts:
-            return self._nothing()
         at: NDArray[np.intp] | slice | None
         if self._workers.lanes:
             at = rows_at((lane.start, result.steps) for lane, result in taken)
