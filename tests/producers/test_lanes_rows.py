@@ -59,10 +59,12 @@ def test_every_kind_gives_true_last_observations_and_seeded_reset_rows(kind: str
 
 
 def test_runs_and_kinds_give_the_same_rows() -> None:
-    first = history(local())
-    assert history(local()) == first
-    assert history(workers(count=3)) == first
-    assert history(workers(lockstep=True)) == first
+    infos = ["count"]
+    first = history(local(infos=infos))
+    assert history(local(infos=infos)) == first
+    assert history(Lanes.existing([Course(env) for env in range(4)], seeds=Seeds(7, "pod-0"), infos=infos)) == first
+    assert history(workers(count=3, infos=infos)) == first
+    assert history(workers(lockstep=True, infos=infos)) == first
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -277,10 +279,10 @@ def test_one_env_draws_itself(kind: str) -> None:
 
 
 def test_what_an_env_raises_while_it_draws_itself_is_told() -> None:
-    with closing(Lanes.local(undrawn, 4, seeds=Seeds(7, "p"))) as lanes:
+    with closing(Lanes.local(undrawn, 4, seeds=Seeds(7, "p"), name="E")) as lanes:
         lanes.reset()
         assert lanes.render(0) is None
-        with pytest.raises(EnvError, match=r"env 3: render\(\) raised RuntimeError: no screen"):
+        with pytest.raises(EnvError, match=r"environment E: env 3: render\(\) raised RuntimeError: no screen"):
             lanes.render(3)
         assert lanes.faults == {}
 
@@ -312,16 +314,17 @@ def test_settings_of_a_rebuilt_env_are_those_of_the_call_whatever_becomes_of_the
         assert lanes.faults == {}
 
 
-def test_those_made_in_this_process_are_closed_where_the_others_cannot_be_had() -> None:
+@pytest.mark.parametrize("error", [OSError, KeyboardInterrupt])
+def test_those_made_in_this_process_are_closed_where_the_others_cannot_be_had(error: type[BaseException]) -> None:
     made: list[Course] = []
 
     def make(index: int) -> Course:
         if index == 2:
-            raise OSError("no room for a third")
+            raise error("no room for a third")
         made.append(Course(index))
         return made[-1]
 
-    with pytest.raises(OSError, match="no room for a third"):
+    with pytest.raises(error, match="no room for a third"):
         Lanes.local(make, 3, seeds=Seeds(7, "p"))
     with pytest.raises(EnvError, match="no info 'mask'"):
         Lanes.local(make, 2, seeds=Seeds(7, "p"), infos=["mask"])

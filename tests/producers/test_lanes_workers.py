@@ -573,7 +573,7 @@ def test_a_hang_while_an_env_draws_itself_is_told_as_one() -> None:
     settings: dict[str, Any] = {"containment": Containment(step_timeout=0.5, backoff=0.0), "clock": Clock()}
     with closing(workers(2, 2, env="frozen", longest=1000, lockstep=True, **settings)) as lanes:
         driver = Driver(lanes, 2)
-        with pytest.raises(EnvError, match=r"env 1: .* render\(\) gave nothing within 0.5 s"):
+        with pytest.raises(EnvError, match=r"environment '.*:frozen': env 1: .* render\(\) gave nothing within 0.5 s"):
             lanes.render(1)
         driver.run(lambda: len(driver.episodes[1]) > 1)
         reason = "env_hung: render() gave nothing within 0.5 s: its worker process was killed"
