@@ -201,11 +201,29 @@ def test_one_env_is_rebuilt_with_other_settings_that_stay(kind: str) -> None:
 
 
 def test_an_action_that_was_not_taken_is_gone_with_a_reset_of_all() -> None:
-    with closing(local(2, longest=1000)) as lanes:
+    with closing(local(2, longest=1)) as lanes:
         lanes.send(lanes.reset().ready, (np.zeros(2),))
         answer = lanes.reset()
         assert (answer.steps, answer.aborts, answer.ready.tolist()) == (None, (), [0, 1])
+        assert lanes.next_episode.tolist() == [2, 2]  # it ended no episode
         assert answer.observation[0][:, 2].tolist() == [0.0, 0.0]
+
+
+def test_an_action_for_what_a_reset_of_all_has_left_is_dropped_though_that_reset_raised() -> None:
+    errors = [RuntimeError("no options yet")]
+
+    def ask(env: int, episode: int) -> None:
+        if episode and errors:
+            raise errors.pop()
+
+    with closing(local(2, longest=1000)) as lanes:
+        lanes.before_reset = ask
+        ready = lanes.reset().ready
+        with pytest.raises(RuntimeError, match="no options yet"):
+            lanes.reset()
+        lanes.send(ready, (np.zeros(2),))
+        answer = lanes.recv()
+        assert (answer.steps, answer.aborts, answer.ready.tolist()) == (None, (), [0, 1])
 
 
 def test_an_env_that_is_rebuilt_is_closed() -> None:
