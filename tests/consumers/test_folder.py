@@ -205,7 +205,7 @@ def test_what_is_written_leaves_no_file_open(tmp_path: Path) -> None:
     for number in range(3):
         bucket.put(f"a{number}/1", b"x")
         bucket.create(f"a{number}/2", b"x")
-    assert len(list(Path("/proc/self/fd").iterdir())) == before
+    assert len(list(Path("/proc/self/fd").iterdir())) <= before
 
 
 def test_an_object_is_as_old_as_its_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

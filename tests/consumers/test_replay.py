@@ -420,7 +420,7 @@ def test_many_segments_keep_no_file_open(tmp_path: Path) -> None:
     replay = Replay.open(tmp_path)
     drawn = list(itertools.islice(replay.transitions(8), 3))
     assert len(drawn) == 3
-    assert len(list(OPEN_FILES.iterdir())) == before
+    assert len(list(OPEN_FILES.iterdir())) <= before
 
 
 def nested_store() -> Bucket:

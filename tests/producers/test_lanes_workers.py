@@ -9,7 +9,7 @@ import signal
 import subprocess
 import sys
 import time
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -41,10 +41,17 @@ def is_running(pid: int) -> bool:
     return state not in {"Z", "X"}
 
 
-def open_files() -> int:
-    """How many files are open, without those that only wait to be collected."""
+def open_files() -> set[tuple[str, str]]:
+    """Which files are open, without those that only wait to be collected.
+
+    Others of this process, a client's idle connections say, may be closed at any time.
+    """
     gc.collect()
-    return len(list(Path("/proc/self/fd").iterdir()))
+    found = set()
+    for file in Path("/proc/self/fd").iterdir():
+        with suppress(FileNotFoundError):  # the listing itself
+            found.add((file.name, str(file.readlink())))
+    return found
 
 
 def kill_once_answered(lanes: Any, killed: int, answered: int) -> None:
@@ -105,7 +112,7 @@ def test_close_ends_all_workers_also_one_that_spins() -> None:
     lanes.close()
     assert [process.poll() for process in processes(lanes)] == [0, -signal.SIGKILL]
     # Each worker had a socket, its memory and what tells of its end; one thing listened to all of them.
-    assert open_files() == before - 2 * 3 - 1
+    assert len(before - open_files()) >= 2 * 3 + 1
     lanes.close()
 
 
@@ -293,7 +300,7 @@ def test_a_worker_killed_while_it_waits_is_replaced() -> None:
         first.kill()
         driver.run(lambda: any(e.end.startswith("env_died") for e in driver.episodes[1]))
         driver.run(lambda: driver.answers[1] > 20)
-        assert open_files() == before
+        assert len(open_files()) <= len(before)
         assert driver.answers[0] > 20
         assert processes(lanes)[1].pid != first.pid
         assert lanes.faults == {"env_died": 1}
@@ -479,7 +486,7 @@ def test_settings_that_no_worker_can_be_given_leave_nothing_open() -> None:
     before = open_files()
     with pytest.raises(EnvError, match="not plain JSON"):
         workers(2, 2, wrong={"raise"})
-    assert open_files() == before
+    assert not open_files() - before
 
 
 @pytest.mark.parametrize("room", range(9))
@@ -487,7 +494,7 @@ def test_workers_for_which_there_is_no_room_leave_nothing_open(room: int) -> Non
     before = open_files()
     with pytest.raises(OSError, match="Too many open files"), no_more_files_than(room):
         workers(2, 2)
-    assert open_files() == before
+    assert not open_files() - before
 
 
 def test_more_seeds_than_a_socket_holds_keep_nobody_waiting() -> None:
