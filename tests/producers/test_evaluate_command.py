@@ -265,6 +265,15 @@ def test_a_watch_waits_for_a_log_that_is_away_at_its_start_and_between_two_versi
     assert [told["policy_version"] for told in evaluation.told] == [2, 3]
 
 
+def test_a_watch_without_a_version_says_what_it_waits_for(watching: Command) -> None:
+    said = f"topic 'policies.{STREAM}' has held no version that can act: publish one"
+    wait_until(lambda: NEWS not in watching.health.failing())
+    assert watching.health.failing()[POLICY] == said
+    watching.publish(unloadable(1))
+    watching.publish(version(2))
+    wait_until(lambda: not watching.health.failing())
+
+
 def test_a_watch_that_has_no_news_is_not_ready_until_there_are_again(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(watcher, "_ASK_SECONDS", 0.0)
     evaluation = command("--stream", STREAM, "--watch")

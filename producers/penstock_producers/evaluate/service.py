@@ -142,6 +142,7 @@ def _loaded(
         return
     topic = settings.policies_topic
     readiness = _Readiness(health, NEWS)
+    health.unready(POLICY, f"topic {topic!r} has held no version that can act: publish one")
 
     def reject(error: PolicyRejectedError) -> None:
         _LOG.warning("not evaluated: %s", error)
