@@ -11,6 +11,12 @@ from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING
 
 import pytest
+from prometheus_client import CollectorRegistry
+
+from penstock_consumers.metrics import ConsumerMetrics
+from penstock_producers.evaluate.metrics import EvaluationMetrics
+from penstock_producers.metrics import ProducerMetrics
+from penstock_schemas.service import Health
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -51,6 +57,8 @@ PAGES = [
     *("README.md", "ARCHITECTURE.md", "CONTRIBUTING.md"),
     *sorted(page.relative_to(ROOT).as_posix() for page in (ROOT / "docs").glob("*.md")),
 ]
+# What a metric's samples add to the name of its family; those of the others are told in the page of metrics.
+SAMPLE = {"counter": "_total", "info": "_info"}
 # Stands in a page for what it leaves out of a name.
 GAP = "…"
 
@@ -114,6 +122,22 @@ def is_a_test(name: str, sources: str) -> bool:
     """Whether a source defines a test of this name; a gap stands for anything."""
     pattern = name.replace(GAP, r"\w*")
     return re.search(rf"\bdef test_{pattern}\(", sources) is not None
+
+
+def named_metrics(page: str) -> list[str]:
+    """The metrics that a page names in whole, without their labels."""
+    return re.findall(rf"`(penstock_(?:build|producer|consumer|evaluation)_\w+)(?![\w{GAP}])", page)
+
+
+def exported() -> list[str]:
+    """Every metric that a process shows, once for each kind of process."""
+    registries = [CollectorRegistry() for _ in range(3)]
+    producer, consumer, evaluation = registries
+    ProducerMetrics(producer, Health(clock=lambda: 0.0, beat_limit=1.0))
+    ConsumerMetrics(consumer)
+    EvaluationMetrics(evaluation)
+    families = [family for registry in registries for family in registry.collect()]
+    return [f"{family.name}{SAMPLE.get(family.type, '')}" for family in families]
 
 
 def exists(path: str, files: list[str]) -> bool:
@@ -210,3 +234,17 @@ def test_a_test_that_is_gone_is_seen() -> None:
     assert named_tests(page) == ["a_late_put…", "…of_others…", "gone…"]
     source = "def test_a_late_put_of_others_is_refused() -> None:"
     assert [name for name in named_tests(page) if not is_a_test(name, source)] == ["gone…"]
+
+
+def test_the_page_of_metrics_names_each_of_them_once_and_no_other() -> None:
+    assert sorted(named_metrics((ROOT / "docs" / "metrics.md").read_text())) == sorted(set(exported()))
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_a_page_names_only_metrics_that_there_are(page: str) -> None:
+    assert set(named_metrics((ROOT / page).read_text())) <= set(exported())
+
+
+def test_a_metric_that_is_gone_is_seen() -> None:
+    page = "`penstock_producer_gone_total{kind}` `penstock_consumer_gone` `penstock_producer_on_…` `penstock_consumers`"
+    assert named_metrics(page) == ["penstock_producer_gone_total", "penstock_consumer_gone"]

@@ -19,7 +19,7 @@ _PREFIX = "penstock_consumer"
 _UNITS = {
     "rows": "Chunk rows by what became of them.",
     "steps": "Steps by what became of them.",
-    "episodes": "Episodes stored: ended of themselves, or aborted.",
+    "episodes": "Episodes stored: ended of themselves or cut, or aborted.",
 }
 _OUTCOMES = ("ended", "aborted", "duplicate", "orphan", "superseded")
 _MOVES = ("assigned", "revoked", "given_up", "lost")
