@@ -44,7 +44,7 @@ from tests.consumers.messages import (
     stream,
     take_all,
 )
-from tests.consumers.upkept import Meddled
+from tests.consumers.upkept import overtaken
 from tests.schemas.batches import Row as SentRow
 from tests.schemas.batches import make_batch
 
@@ -1018,7 +1018,7 @@ def test_a_zombie_whose_open_segments_were_collected_is_fenced_and_not_told_of_d
         owner.commit()
     newest = commits.newest(bucket, 0)
     assert newest is not None
-    assert collect(bucket, newest, 0.0)
+    assert collect(bucket, newest, 0.0).deleted
     take_all(zombie, log)
     with pytest.raises(FencedError):
         zombie.commit()
@@ -1033,11 +1033,6 @@ def test_who_loads_while_what_is_open_is_collected_is_fenced_and_not_told_of_dam
     producer.send(Row(0, 0, 1, 3, 3, Ends.TERMINATED))
     take_all(owner, log)
 
-    def overtaken() -> None:
-        committed = owner.commit()
-        assert committed is not None
-        assert collect(bucket, committed.commit, 0.0)
-
     with pytest.raises(FencedError):
-        open_partition(log, Meddled(bucket, "open", "open/", overtaken))
+        open_partition(log, overtaken(bucket, owner))
     assert open_partition(log, bucket).open_episodes == 0

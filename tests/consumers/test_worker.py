@@ -16,7 +16,6 @@ from penstock_consumers.store.bucket import open_bucket
 from penstock_consumers.store.commits import Limits
 from penstock_consumers.store.replay_store import ReplayStore
 from penstock_consumers.upkeep import Upkeep, UpkeepSettings
-from penstock_consumers.upkeep.collection import collect
 from penstock_consumers.verify import verify
 from penstock_consumers.worker import Cadence, Worker
 from penstock_schemas.chunks import Ends
@@ -45,7 +44,7 @@ from tests.consumers.messages import (
     stored_episodes,
     take_all,
 )
-from tests.consumers.upkept import Meddled
+from tests.consumers.upkept import overtaken
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -526,13 +525,8 @@ def test_a_worker_that_is_overtaken_while_it_loads_loads_again_in_place(
     producer.send(Row(0, 0, 1, 2, 1, Ends.TERMINATED))
     take_all(rival, log)
 
-    def overtaken() -> None:
-        committed = rival.commit()
-        assert committed is not None
-        assert collect(bucket, committed.commit, 0.0)
-
     cadence = Cadence(commit_seconds=0, revoke_seconds=revoke_seconds)
-    member = Member(log, Meddled(bucket, "open", "open/", overtaken), clock, cadence)
+    member = Member(log, overtaken(bucket, rival), clock, cadence)
     episode(producer, 1)
     drain(log, bucket, member)
     assert member.value("commits_fenced_total") == 1

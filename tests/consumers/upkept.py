@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from penstock_consumers.store import commits
 from penstock_consumers.store.commits import Retired
+from penstock_consumers.upkeep.collection import collect
 from penstock_schemas.chunks import Ends
 from penstock_schemas.errors import FencedError
 from penstock_schemas.log.memory import MemoryLog
@@ -134,6 +135,17 @@ class Meddled(WrappedBucket):
             self._happens = None
             happens()
         return operation(*arguments)
+
+
+def overtaken(bucket: Bucket, owner: Partition) -> Meddled:
+    """A bucket whose owner commits just before open rows are read, and in which what that let go is collected."""
+
+    def commit() -> None:
+        committed = owner.commit()
+        assert committed is not None
+        assert collect(bucket, committed.commit, 0.0).deleted
+
+    return Meddled(bucket, "open", "open/", commit)
 
 
 def newest(bucket: Bucket, partition: int = 0) -> Commit:
